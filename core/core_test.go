@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/backend"
 )
 
 const secret = "canary-5f1e"
@@ -344,6 +347,73 @@ func TestSlots(t *testing.T) {
 	})
 }
 
+// Units beyond what any policy counts are as many as one can: none is admitted without a charge, and no other limit is
+// skipped.
+func TestHugeUnits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, s := t.Context(), new(core.MemoryStore)
+		for name, ask := range map[string]func(l *core.Limiter, n int64) (core.Decision, error){
+			"AllowN": func(l *core.Limiter, n int64) (core.Decision, error) { return l.AllowN(ctx, "k", n) },
+			"AllowAll": func(l *core.Limiter, n int64) (core.Decision, error) {
+				once := core.NewLimiter(s, l.Name()+"-once", minute(1))
+				return core.AllowAll(ctx, core.Charge{Limiter: once, Key: "k"}, core.Charge{Limiter: l, Key: "k", Units: n})
+			},
+			"WaitN": func(l *core.Limiter, n int64) (core.Decision, error) {
+				short, cancel := context.WithTimeout(ctx, time.Minute)
+				defer cancel()
+				d, err := l.WaitN(short, "k", n)
+				if errors.Is(err, context.DeadlineExceeded) {
+					err = nil
+				}
+				return d, err
+			},
+		} {
+			interval := core.NewLimiter(s, name, core.MinInterval(time.Hour))
+			for i := range 3 {
+				if d, err := ask(interval, 1<<53); err != nil || d.Allowed != (i == 0) {
+					t.Errorf("%s: %v, %v", name, d, err)
+				}
+			}
+		}
+		if d, err := core.NewLimiter(s, "free", core.Unlimited()).AllowN(ctx, "k", math.MaxInt64); err != nil || !d.Allowed {
+			t.Error(d, err)
+		}
+	})
+}
+
+// What an observer takes is not the time of a call, and each slot has the time of its own store's call.
+func TestTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var took []time.Duration
+		o := &core.Observer{
+			Decided:  func(_ context.Context, e core.DecisionEvent) { took = append(took, e.Took); time.Sleep(time.Second) },
+			Acquired: func(_ context.Context, e core.SlotEvent) { took = append(took, e.Took); time.Sleep(time.Second) },
+		}
+		ctx, s := t.Context(), &core.MemoryStore{Observers: []*core.Observer{o}}
+		a, b := core.NewLimiter(s, "a", minute(1)), core.NewLimiter(s, "b", minute(1))
+		if _, err := core.AllowAll(ctx, core.Charge{Limiter: a, Key: "k"}, core.Charge{Limiter: b, Key: "k"}); err != nil {
+			t.Fatal(err)
+		}
+		var slot backend.Slot
+		claims := []backend.Claim{
+			{Slots: core.NewSlots(s, "c", 1).Backend(), Key: "k"}, {Slots: core.NewSlots(s, "d", 1).Backend(), Key: "k"},
+		}
+		if err := slot.Take(ctx, claims); err != nil || slices.Max(took) > 0 || len(took) != 4 {
+			t.Error(took, err)
+		}
+		held, err := core.NewSlots(s, "e", 1).Acquire(ctx, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Minute, held.Release)
+		waits := claims[:1]
+		waits[0].Slots, waits[0].Queue = core.NewSlots(s, "e", 1).Backend(), 1
+		if err := new(backend.Slot).Take(ctx, waits); err != nil || took[len(took)-1] != time.Minute {
+			t.Error(took, err)
+		}
+	})
+}
+
 // Observers learn of each decision once, and of the keys of refusals. No print of an event has one.
 func TestObservers(t *testing.T) {
 	var got []string
@@ -355,7 +425,7 @@ func TestObservers(t *testing.T) {
 			}
 		},
 		Settled: func(_ context.Context, e core.SettleEvent) {
-			got = append(got, fmt.Sprintf("settled %s %d to %d", e.Limiter, e.Charged, e.Actual))
+			got = append(got, fmt.Sprintf("settled %s %d to %d, %d beyond", e.Limiter, e.Charged, e.Actual, e.Uncovered))
 		},
 		Acquired: func(_ context.Context, e core.SlotEvent) {
 			got = append(got, fmt.Sprintf("acquired %s %t %q", e.Slots, e.Granted, e.Key()))
@@ -371,6 +441,10 @@ func TestObservers(t *testing.T) {
 	_ = d.Refund(ctx)
 	_, _ = l.AllowN(ctx, secret, 3)
 	_, _ = l.Peek(ctx, secret)
+	d, _ = core.NewLimiter(s, "interval", core.MinInterval(time.Hour)).AllowN(ctx, secret, 0)
+	_ = d.Settle(ctx, math.MaxInt64)
+	d, _ = core.NewLimiter(s, "bucket", core.TokenBucket(1, time.Hour)).Allow(ctx, secret)
+	_ = d.Settle(ctx, math.MaxInt64)
 	slot, _ := slots.Acquire(ctx, secret)
 	_, _ = slots.Acquire(ctx, secret)
 	slot.Release()
@@ -378,7 +452,9 @@ func TestObservers(t *testing.T) {
 	cancel()
 	_, _ = core.NewLimiter(s, "wait", core.MinInterval(time.Hour)).Wait(ended, secret)
 	want := []string{
-		`decided api/api 1 true "store" <nil> ""`, "settled api 1 to 0", `decided api/api 3 false "policy" <nil> "` + secret + `"`,
+		`decided api/api 1 true "store" <nil> ""`, "settled api 1 to 0, 0 beyond", `decided api/api 3 false "policy" <nil> "` + secret + `"`,
+		`decided interval/interval 0 true "store" <nil> ""`, "settled interval 0 to 1, 0 beyond",
+		`decided bucket/bucket 1 true "store" <nil> ""`, "settled bucket 1 to 9007199254740991, 9007199254740990 beyond",
 		`acquired ws true ""`, `acquired ws false "` + secret + `"`, "released ws", `decided wait/ 1 false "" context canceled ""`,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {

@@ -80,7 +80,8 @@ func (p Policy) Debt(n int64) Policy {
 	return p
 }
 
-// CountDenied makes windows and logs count refused attempts too, so that a client must pause to be admitted.
+// CountDenied makes windows and logs count refused attempts too, so that a client must pause to be admitted. Attempts of
+// more units than the limit, which are never admitted, do not count.
 func (p Policy) CountDenied() Policy {
 	p.numbers.CountDenied = true
 	return p

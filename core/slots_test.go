@@ -343,4 +343,7 @@ func TestSlotsOfWrongArguments(t *testing.T) {
 			f()
 		}()
 	}
+	if zero := new(core.Slot); zero.Lost() != nil {
+		t.Error("who holds nothing can lose it")
+	}
 }

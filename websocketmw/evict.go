@@ -78,7 +78,7 @@ func (g *Guard) evict(s *Socket) {
 	e := s.evicts
 	ctx, cancel := context.WithTimeout(s.Context(), answerTimeout)
 	defer cancel()
-	if held, err := e.claim.Slots.Count(ctx, e.claim.Key); err == nil && held <= e.claim.Slots.Limit(e.claim.Key) || ctx.Err() != nil {
+	if held, err := e.claim.Slots.Count(ctx, e.claim.Key); err == nil && held <= e.claim.Slots.Limit(e.claim.Key) || s.Context().Err() != nil {
 		return // somebody has left
 	}
 	done := false

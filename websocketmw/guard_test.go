@@ -94,6 +94,13 @@ func TestWrongArguments(t *testing.T) {
 			call()
 		}()
 	}
+	g := MaxOpen(store, "ws", keyfuncs.Everyone(), 1)
+	if _, err := g.CloseAll(nil, g.config.Rules[0].Slots, "k", 4001, ""); !errors.Is(err, core.ErrInvalid) { //nolint:staticcheck // nil is wrong
+		t.Error(err)
+	}
+	if err := g.Shutdown(nil); !errors.Is(err, core.ErrInvalid) { //nolint:staticcheck // nil is wrong
+		t.Error(err)
+	}
 }
 
 // changed is upgradeRequest with other values of fields; an empty value removes one.

@@ -124,6 +124,9 @@ func (g *Guard) CloseAll(ctx context.Context, slots *core.Slots, key string, cod
 	if x == nil {
 		return 0, fmt.Errorf("%w: no rule of the guard has the slots", core.ErrInvalid)
 	}
+	if ctx == nil {
+		return 0, backend.ErrNoContext
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	silent, err := x.announce(ctx, key, order{Do: doClose, Code: code, Reason: frames.Reason(reason)}, func(a answer) bool {

@@ -664,6 +664,35 @@ func TestWithoutAnswers(t *testing.T) {
 	}
 }
 
+// A slowStore counts slots when nobody waits for that any more.
+type slowStore struct{ slots.Store }
+
+func (d *slowStore) Backend() *backend.Store { return &backend.Store{Slots: d} }
+
+func (*slowStore) Count(ctx context.Context, _, _ string) (int64, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// A store that is silent after a newcomer's 101 leaves nobody above the limit: who is oldest here is evicted.
+func TestEvictWithoutACount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &slowStore{new(core.MemoryStore).Backend().Slots}
+		g := mustNew(t, Config{Rules: []Rule{{Slots: core.NewSlots(d, "user", 1), Key: keyfuncs.Everyone(), WhenFull: EvictOldest}}})
+		first := pipeTo(t, g, serveUntilClose)
+		time.Sleep(minEvictAge)
+		second := pipeTo(t, g, serveUntilClose)
+		if got := first.closes(); got != evicted {
+			t.Error(got)
+		}
+		first.send(masked(0x88, ""))
+		if synctest.Wait(); g.open() != 1 {
+			t.Errorf("%d sockets are open", g.open())
+		}
+		second.Close()
+	})
+}
+
 // closes reports whether the guard is closing a socket.
 func (s *Socket) closes() bool {
 	s.mu.Lock()

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
@@ -18,6 +19,9 @@ import (
 //
 // Call Shutdown before [http.Server.Shutdown], which neither closes WebSockets nor waits for them.
 func (g *Guard) Shutdown(ctx context.Context) error {
+	if ctx == nil {
+		return backend.ErrNoContext
+	}
 	g.drain()
 	g.closeSockets(ctx)
 	timer := time.NewTimer(closeTimeout) // for handlers that neither upgrade nor return

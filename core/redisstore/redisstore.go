@@ -201,6 +201,9 @@ func (s *Store) Client() redis.UniversalClient { return s.rates.Client() }
 // missing, or a server that may evict counts. The error has all that it found, one line each. It takes as long as the
 // context lets it.
 func (s *Store) Check(ctx context.Context) error {
+	if ctx == nil {
+		return backend.ErrNoContext
+	}
 	return errors.Join(s.rates.Check(ctx), s.slots.Check(ctx))
 }
 
@@ -210,6 +213,9 @@ func (s *Store) Away() error { return cmp.Or(s.rates.Away(), s.slots.Away()) }
 // Close lets nobody acquire slots any more, gives back what is leased, states that this process holds no slots, and closes
 // the client if Open made it. Call it when requests and sockets have ended. It may be called again.
 func (s *Store) Close(ctx context.Context) error {
+	if ctx == nil {
+		return backend.ErrNoContext
+	}
 	err := s.backend.CloseSlots(ctx)
 	if s.leases != nil {
 		err = errors.Join(err, s.leases.Close(ctx))

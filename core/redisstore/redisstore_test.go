@@ -157,6 +157,11 @@ func TestFaults(t *testing.T) {
 			t.Errorf("a Lease of %v: %v", life, err)
 		}
 	}
+	s, err := redisstore.Open("redis://localhost", redisstore.Config{})
+	if err != nil || !errors.Is(s.Check(nil), core.ErrInvalid) || !errors.Is(s.Close(nil), core.ErrInvalid) { //nolint:staticcheck // nil is wrong
+		t.Error(err)
+	}
+	_ = s.Close(t.Context())
 	client := redis.NewClient(&redis.Options{})
 	defer client.Close()
 	if _, err := redisstore.New(client, redisstore.Config{}); err == nil || !strings.Contains(err.Error(), "ContextTimeoutEnabled") {

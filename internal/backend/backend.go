@@ -145,7 +145,8 @@ func (l *Limiter) SameStore(m *Limiter) bool { return l.store == m.store }
 // Observed marks the context of questions whose refusals affect nobody, for observers.
 func Observed(ctx context.Context) context.Context { return ontrial.Mark(ctx) }
 
-var errNoContext = Invalid("the context is nil")
+// ErrNoContext is the error of a call without a context.
+var ErrNoContext = Invalid("the context is nil")
 
 // Invalid returns an error about a call that wraps core.ErrInvalid.
 func Invalid(format string, args ...any) error {

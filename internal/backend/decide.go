@@ -67,6 +67,7 @@ func (l *Limiter) Decide(ctx context.Context, mode step.Mode, key string, n int6
 	if ctx == nil || n < 0 {
 		return malformed(ctx, n, 0)
 	}
+	n = min(n, step.MaxInt)
 	ps := l.fixed
 	if ps == nil {
 		var err error
@@ -89,7 +90,7 @@ func (l *Limiter) Decide(ctx context.Context, mode step.Mode, key string, n int6
 // malformed returns the error of a call that has no context, or fewer units than it must have.
 func malformed(ctx context.Context, n, least int64) error {
 	if ctx == nil {
-		return errNoContext
+		return ErrNoContext
 	}
 	return Invalid("%d units: there must be at least %d", n, least)
 }
@@ -107,17 +108,17 @@ func Decide(ctx context.Context, mode step.Mode, charges []Charge, d *Decision) 
 		return err
 	}
 	if ctx == nil {
-		return errNoContext
+		return ErrNoContext
 	}
 	cells, i, constant, never := d.room(charges[0].Limiter.store, n), 0, true, false
 	for j := range charges {
 		c, ps := &charges[j], found[j]
-		hash := step.Hash(c.Key)
+		units, hash := min(c.Units, step.MaxInt), step.Hash(c.Key)
 		for k := range ps.List {
-			cells[i].Set(&ps.List[k], c.Key, hash, c.Units)
+			cells[i].Set(&ps.List[k], c.Key, hash, units)
 			i++
 		}
-		constant, never = constant && ps.Constant, never || c.Units > ps.Max && mode <= step.Peek
+		constant, never = constant && ps.Constant, never || units > ps.Max && mode <= step.Peek
 	}
 	return d.ask(ctx, mode, cells, constant || never)
 }
@@ -248,7 +249,7 @@ func (l *Limiter) Report(ctx context.Context, key string, n int64, d *Decision) 
 	if ctx == nil || n <= 0 {
 		return 0, malformed(ctx, n, 1)
 	}
-	err = l.Decide(ctx, step.Settle, key, min(n, step.MaxInt), d)
+	err = l.Decide(ctx, step.Settle, key, n, d)
 	if err == nil {
 		uncovered = uncoveredBy(d.cells())
 	}
@@ -284,7 +285,7 @@ func (l *Limiter) AtMost(ctx context.Context, key string, n int64, d *Decision) 
 // Reset forgets the key under all of these policies.
 func (l *Limiter) Reset(ctx context.Context, key string, all []*Policies) error {
 	if ctx == nil {
-		return errNoContext
+		return ErrNoContext
 	}
 	hash, seen, cells := step.Hash(key), make(map[uint64]bool), []step.Cell(nil)
 	for _, ps := range all {
@@ -317,7 +318,7 @@ func (d *Decision) charges() (n int) {
 // Settle corrects the charges to the units that were used, one number for each charge.
 func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64, err error) {
 	if ctx == nil {
-		return 0, errNoContext
+		return 0, ErrNoContext
 	}
 	if !d.receipt.Exists() {
 		return 0, store.ErrSettled

@@ -29,14 +29,14 @@ func (d *Decision) tell(ctx context.Context, o *store.Observer, start time.Time,
 	if o.Decided == nil {
 		return
 	}
-	cells, first := d.cells(), 0
+	cells, first, took := d.cells(), 0, took(start)
 	for i := range cells {
 		if !cells[i].Policy.Last {
 			continue
 		}
 		charge := cells[first : i+1]
 		first = i + 1
-		e := store.DecisionEvent{Limiter: charge[0].Policy.Limiter, Units: unitsOf(charge), Took: took(start), Err: err}
+		e := store.DecisionEvent{Limiter: charge[0].Policy.Limiter, Units: unitsOf(charge), Took: took, Err: err}
 		if err == nil {
 			e.Allowed, e.Source, e.ObserveOnly = d.Allowed, charge[0].Source, !d.Allowed && ontrial.Is(ctx)
 			if d.Allowed || uncoveredBy(charge) > 0 {
@@ -75,9 +75,10 @@ func (d *Decision) tellSettled(ctx context.Context, o *store.Observer, corrected
 	if o == nil || o.Settled == nil {
 		return
 	}
-	cells, first, charge, changed, uncovered := d.cells(), 0, 0, false, int64(0)
+	cells, first, charge, changed, used, uncovered := d.cells(), 0, 0, false, int64(0), int64(0)
 	for i := range cells {
 		c := &cells[i]
+		used = max(used, c.Policy.Counted(min(actual[charge], step.MaxInt)))
 		if len(corrected) > 0 && corrected[0].Policy == c.Policy && corrected[0].Key == c.Key {
 			changed, uncovered, corrected = true, max(uncovered, corrected[0].Short), corrected[1:]
 		}
@@ -85,12 +86,12 @@ func (d *Decision) tellSettled(ctx context.Context, o *store.Observer, corrected
 			continue
 		}
 		if changed {
-			e := store.SettleEvent{Limiter: c.Policy.Limiter, Charged: unitsOf(cells[first : i+1]), Actual: actual[charge], Err: err}
+			e := store.SettleEvent{Limiter: c.Policy.Limiter, Charged: unitsOf(cells[first : i+1]), Actual: used, Err: err}
 			if err == nil {
 				e.Uncovered = uncovered
 			}
 			o.Settled(ctx, e)
 		}
-		first, charge, changed, uncovered = i+1, charge+1, false, 0
+		first, charge, changed, used, uncovered = i+1, charge+1, false, 0, 0
 	}
 }

@@ -56,7 +56,7 @@ func (s *Slots) Limit(key string) int64 {
 // Count returns how many slots a key holds in all processes.
 func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
 	if ctx == nil {
-		return 0, errNoContext
+		return 0, ErrNoContext
 	}
 	return s.store.Slots.Count(ctx, s.name, key)
 }
@@ -64,7 +64,7 @@ func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
 // Close frees the slots of this name, and lets nobody acquire any more.
 func (s *Slots) Close(ctx context.Context) error {
 	if ctx == nil {
-		return errNoContext
+		return ErrNoContext
 	}
 	s.closed.Store(true)
 	return s.store.Slots.Close(ctx, s.name)
@@ -91,7 +91,8 @@ type Slot struct {
 type held struct {
 	slots.Grant
 
-	of *Slots
+	of   *Slots
+	took time.Duration // the call; 0 unless the observer is Timed
 }
 
 func (s *Slot) at(i int) *held {
@@ -127,8 +128,8 @@ func (s *Slot) giveBack() {
 // Lost is closed when the store has taken this process for dead. It is nil if that cannot be.
 func (s *Slot) Lost() <-chan struct{} {
 	for i := range len(s.others) + 1 {
-		if c := s.at(i).Lost(); c != nil {
-			return c
+		if h := s.at(i); h.Hold != nil && h.Lost() != nil {
+			return h.Lost()
 		}
 	}
 	return nil
@@ -160,9 +161,8 @@ func Full(err error) (Answer, bool) {
 // claim has a Queue, it is the only one, and waits.
 func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	if ctx == nil {
-		return errNoContext
+		return ErrNoContext
 	}
-	start := claims[0].Slots.store.begin()
 	if len(claims) > 1 {
 		s.others = make([]held, len(claims)-1)
 	}
@@ -172,17 +172,18 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 			s.giveBack()
 		}
 	}()
+	from := 0 // of those that are told of
 	for i := range claims {
 		if err = claims[i].take(ctx, s.at(i)); err == nil {
 			continue
 		}
 		if _, full := Full(err); full {
-			claims = claims[i : i+1]
+			from, claims = i, claims[:i+1]
 		}
 		break
 	}
-	for i := range claims {
-		claims[i].tell(ctx, s.at(i).Source, err, start)
+	for i := from; i < len(claims); i++ {
+		claims[i].tell(ctx, s.at(i), err)
 	}
 	done = err == nil
 	return err
@@ -194,7 +195,9 @@ func (c *Claim) take(ctx context.Context, h *held) (err error) {
 		return slots.ErrClosed
 	}
 	claim := slots.Claim{Name: h.of.name, Key: c.Key, Limit: h.of.Limit(c.Key), OneMore: c.OneMore, Queue: c.Queue}
+	start := h.of.store.begin()
 	h.Grant, err = h.of.store.Slots.Acquire(ctx, claim)
+	h.took = took(start)
 	if err == nil && h.of.isClosed() { // meanwhile
 		return slots.ErrClosed
 	}
@@ -202,12 +205,12 @@ func (c *Claim) take(ctx context.Context, h *held) (err error) {
 }
 
 // tell tells the store's observer what became of a claim.
-func (c *Claim) tell(ctx context.Context, source step.Source, err error, start time.Time) {
+func (c *Claim) tell(ctx context.Context, h *held, err error) {
 	o := c.Slots.store.Observer
 	if o == nil || o.Acquired == nil {
 		return
 	}
-	e := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: source, Took: took(start)}
+	e := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: h.Source, Took: h.took}
 	var full *slots.FullError
 	if errors.As(err, &full) {
 		e.Source, e.ObserveOnly, e.Key = full.Source, ontrial.Is(ctx), hidden.Of(c.Key)

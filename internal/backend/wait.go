@@ -17,6 +17,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64, d *Decision) er
 	if ctx == nil || n <= 0 {
 		return malformed(ctx, n, 1)
 	}
+	n = min(n, step.MaxInt)
 	ps, err := l.Of(key)
 	if err != nil {
 		return err

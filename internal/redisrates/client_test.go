@@ -378,6 +378,27 @@ func TestErrorsOfAHashSlotAreNotThoseOfTheServer(t *testing.T) {
 	})
 }
 
+// A server that counts alone admits a charge above its share as the whole share, and gives back no more than that.
+func TestRefundAboveTheShare(t *testing.T) {
+	inBubble(t, Config{Failure: Local, Servers: 4}, func(t *testing.T, f *fake, s *Store, _ *step.Policy) {
+		f.be(failing(errors.New("connection refused")))
+		p := &s.limiter(t, "api", bucket(8, 8*time.Second))[0]
+		large := s.charge(t, p, "k", 8)
+		time.Sleep(9 * time.Second) // it has refilled
+		for i, want := range []int64{0, 0, 1, 1} {
+			if i == 3 {
+				large.N = -8
+				if _, err := s.Ask(t.Context(), step.Settle, []step.Cell{large}); err != nil {
+					t.Error(err)
+				}
+			}
+			if got := s.charge(t, p, "k", 1); got.Short != want {
+				t.Errorf("charge %d: %+v", i, got)
+			}
+		}
+	})
+}
+
 func TestFailures(t *testing.T) {
 	for failure, want := range map[Failure]step.Source{Local: step.SourceLocal, Open: step.SourceOpen, Closed: step.SourceNone} {
 		inBubble(t, Config{Failure: failure, Servers: 4}, func(t *testing.T, f *fake, s *Store, _ *step.Policy) {

@@ -97,14 +97,14 @@ func (r *refusals) answer(cells []step.Cell) (l lookup, refused bool) {
 
 // keep remembers a refusal, unless a key has changed since it was sent, or refused attempts count.
 func (r *refusals) keep(l lookup, cells []step.Cell) {
-	span, size := r.ttl, 0 // until the first of the policies that refuse admits it
+	span, size := r.ttl, 0 // until the first of the policies that refuse has one more unit left
 	for i := range cells {
 		c := &cells[i]
 		if size += len(c.Key.Reveal()); c.Policy.CountDenied || size > maxKeptKeys || len(cells) > maxKeptCells {
 			return
 		}
 		if c.Short > 0 && c.RetryAfter != step.Never {
-			span = min(span, time.Duration(c.RetryAfter)*time.Microsecond)
+			span = min(span, time.Duration(c.NextAfter)*time.Microsecond)
 		}
 	}
 	if version, _ := r.version(cells); l.open || version != l.version {

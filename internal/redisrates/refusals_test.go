@@ -125,6 +125,19 @@ func TestRememberedRefusalsAllocateNothing(t *testing.T) {
 	}
 }
 
+// A refusal of many units is remembered until one more is left.
+func TestRefusalOfManyUnits(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: Closed, RefusalTTL: time.Minute}, server.Addr())
+	p := &s.limiter(t, "api", bucket(100, 10*time.Second))[0]
+	s.charge(t, p, "k", 100)
+	first := s.charge(t, p, "k", 100)
+	<-time.After(time.Duration(first.NextAfter) * time.Microsecond)
+	if second := s.charge(t, p, "k", 100); first.Short == 0 || second.Short == 0 || second.Remaining <= first.Remaining {
+		t.Errorf("%+v, and then %+v", first, second)
+	}
+}
+
 // RetryAfter suffices, and is not too long, also if it comes from memory.
 func TestRetryAfterIsExact(t *testing.T) {
 	server := redistest.Start(t)

@@ -322,14 +322,16 @@ func (s *Store) decideAway(ctx context.Context, mode step.Mode, cells []step.Cel
 }
 
 // askLocal asks the store in this process. It asks for no more than that can ever grant, as core compared the units with
-// limits that were not divided.
+// limits that were not divided, and gives back no more.
 func (s *Store) askLocal(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	own := append(make([]step.Cell, 0, 2), cells...)
 	for i := range own {
 		c := &own[i]
 		c.Policy = c.Policy.Kept.(*policy).local
-		if mode != step.Settle {
-			c.N = min(c.N, c.Policy.Max())
+		if most := c.Policy.Max(); mode != step.Settle {
+			c.N = min(c.N, most)
+		} else {
+			c.N = max(c.N, -most)
 		}
 	}
 	allowed, err = s.local.Ask(ctx, mode, own)
