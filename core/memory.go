@@ -6,7 +6,6 @@ import (
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/memory"
 	"github.com/headgate/headgate/internal/slots"
-	"github.com/headgate/headgate/internal/store"
 )
 
 // A MemoryStore keeps counts in this process. Its zero value is ready; it must not be copied after its first use. It
@@ -32,7 +31,7 @@ func (m *MemoryStore) Backend() *backend.Store {
 			m.backend.Observer = m.backend.Observer.And(o.Backend(nil))
 		}
 		if o := m.backend.Observer; o != nil && o.Memory != nil {
-			o.Memory(func() store.MemoryUse { return store.MemoryUse(rates.Stats()) })
+			o.Memory(rates.Use)
 		}
 	})
 	return m.backend

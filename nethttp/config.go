@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -179,64 +178,45 @@ func New(c Config) (*Guard, error) {
 	return g, nil
 }
 
-// faults are what is wrong with a rule: a line of the error.
-type faults struct {
-	where string
-	what  []string
-}
-
-func (f *faults) add(wrong bool, format string, args ...any) {
-	if wrong {
-		f.what = append(f.what, fmt.Sprintf(format, args...))
-	}
-}
-
-func (f *faults) err() error {
-	if len(f.what) == 0 {
-		return nil
-	}
-	return fmt.Errorf("headgate: %s: %s", f.where, strings.Join(f.what, "; "))
-}
-
 func (c *Config) validate() error {
-	all := faults{where: "guard"}
-	all.add(len(c.Rates)+len(c.Concurrency) == 0, "there is no rule")
-	all.add(len(c.Rates) > engine.MaxRules || len(c.Concurrency) > engine.MaxRules, "there are more than %d rules", engine.MaxRules)
-	errs := []error{all.err()}
+	all := engine.Faults{Where: "guard"}
+	all.Add(len(c.Rates)+len(c.Concurrency) == 0, "there is no rule")
+	all.Add(len(c.Rates) > engine.MaxRules || len(c.Concurrency) > engine.MaxRules, "there are more than %d rules", engine.MaxRules)
+	errs := []error{all.Err()}
 	names := make(map[string]bool) // of policies and slots, by which clients tell them apart
 	queues := 0
 	for i, r := range c.Rates {
-		f := faults{where: fmt.Sprintf("Rates[%d]", i)}
-		f.add(r.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
-		f.add(r.Key == nil, "the Key is nil: say who is counted, with a function of package keyfuncs")
+		f := engine.Faults{Where: fmt.Sprintf("Rates[%d]", i)}
+		f.Add(r.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
+		f.Add(r.Key == nil, "the Key is nil: say who is counted, with a function of package keyfuncs")
 		if r.Limiter != nil {
-			f.add(c.Rates[0].Limiter != nil && !r.Limiter.Backend().SameStore(c.Rates[0].Limiter.Backend()), "the limiter %q has another store than that of Rates[0]", r.Limiter.Name())
+			f.Add(c.Rates[0].Limiter != nil && !r.Limiter.Backend().SameStore(c.Rates[0].Limiter.Backend()), "the limiter %q has another store than that of Rates[0]", r.Limiter.Name())
 			for _, p := range r.Limiter.Backend().Policies() {
-				f.add(names[p.Policy] && !r.ObserveOnly, "another rule has a policy named %q, too: clients could not tell them apart", p.Policy)
+				f.Add(names[p.Policy] && !r.ObserveOnly, "another rule has a policy named %q, too: clients could not tell them apart", p.Policy)
 				names[p.Policy] = names[p.Policy] || !r.ObserveOnly
 			}
 			for _, other := range c.Rates[:i] {
-				f.add(other.Limiter != nil && other.Limiter.Name() == r.Limiter.Name(), "another rule has a limiter named %q, too", r.Limiter.Name())
+				f.Add(other.Limiter != nil && other.Limiter.Name() == r.Limiter.Name(), "another rule has a limiter named %q, too", r.Limiter.Name())
 			}
 		}
-		errs = append(errs, f.err())
+		errs = append(errs, f.Err())
 	}
 	for i, s := range c.Concurrency {
-		f := faults{where: fmt.Sprintf("Concurrency[%d]", i)}
-		f.add(s.Slots == nil, "the Slots are nil: make them with core.NewSlots")
-		f.add(s.Key == nil, "the Key is nil: say whose requests are counted, with a function of package keyfuncs")
+		f := engine.Faults{Where: fmt.Sprintf("Concurrency[%d]", i)}
+		f.Add(s.Slots == nil, "the Slots are nil: make them with core.NewSlots")
+		f.Add(s.Key == nil, "the Key is nil: say whose requests are counted, with a function of package keyfuncs")
 		if s.Slots != nil {
-			f.add(names[s.Slots.Name()], "another rule has slots or a policy named %q, too: clients could not tell them apart", s.Slots.Name())
-			f.add(!names[s.Slots.Name()] && c.hasLimiter(s.Slots.Name()), "another rule has a limiter named %q, too: a Verdict could not tell them apart", s.Slots.Name())
+			f.Add(names[s.Slots.Name()], "another rule has slots or a policy named %q, too: clients could not tell them apart", s.Slots.Name())
+			f.Add(!names[s.Slots.Name()] && c.hasLimiter(s.Slots.Name()), "another rule has a limiter named %q, too: a Verdict could not tell them apart", s.Slots.Name())
 			names[s.Slots.Name()] = true
 		}
-		f.add(s.Queue < 0 || s.MaxWait < 0, "Queue and MaxWait must not be negative")
-		f.add(s.Queue > 0 && s.ObserveOnly, "nobody waits for a rule that only observes: remove the Queue")
+		f.Add(s.Queue < 0 || s.MaxWait < 0, "Queue and MaxWait must not be negative")
+		f.Add(s.Queue > 0 && s.ObserveOnly, "nobody waits for a rule that only observes: remove the Queue")
 		if s.Queue > 0 {
 			queues++
-			f.add(queues > 1, "another rule has a Queue, too: a request waits in one line at most")
+			f.Add(queues > 1, "another rule has a Queue, too: a request waits in one line at most")
 		}
-		errs = append(errs, f.err())
+		errs = append(errs, f.Err())
 	}
 	return errors.Join(errs...)
 }

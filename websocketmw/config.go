@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -168,7 +167,7 @@ func New(c Config) (*Guard, error) {
 		return nil, err
 	}
 	g := &Guard{config: c, id: rand.Text(), evictAge: minEvictAge, sockets: make(map[*Socket]struct{}), empty: make(chan struct{})}
-	g.rules = engine.Rules{Watch: engine.NewWatch("websocketmw", c.Logger, false), LeastPause: leastPause, MostPause: mostPause}
+	g.rules = engine.Rules{Watch: engine.NewWatch("websocketmw", c.Logger, false), LeastPause: 5, MostPause: 10}
 	for i, r := range c.Rules {
 		g.rules.Slots = append(g.rules.Slots, engine.Slots{
 			Rule:  engine.Rule{Key: r.Key, Plan: r.Plan, Service: r.WhenFull == Unavailable},
@@ -196,35 +195,16 @@ func New(c Config) (*Guard, error) {
 // randomKey is the key of a socket that is counted alone.
 func randomKey(*http.Request) (string, error) { return rand.Text(), nil }
 
-// faults are what is wrong in one place: a line of the error.
-type faults struct {
-	where string
-	texts []string
-}
-
-func (f *faults) add(wrong bool, format string, args ...any) {
-	if wrong {
-		f.texts = append(f.texts, fmt.Sprintf(format, args...))
-	}
-}
-
-func (f *faults) err() error {
-	if len(f.texts) == 0 {
-		return nil
-	}
-	return fmt.Errorf("headgate: websocketmw: %s: %s", f.where, strings.Join(f.texts, "; "))
-}
-
 func (c *Config) validate() error {
-	all := faults{where: "Config"}
-	all.add(len(c.Rules) > engine.MaxRules, "there are %d Rules: at most %d are possible", len(c.Rules), engine.MaxRules)
+	all := engine.Faults{Where: "websocketmw: Config"}
+	all.Add(len(c.Rules) > engine.MaxRules, "there are %d Rules: at most %d are possible", len(c.Rules), engine.MaxRules)
 	for _, d := range []struct {
 		name string
 		time.Duration
 	}{{"MaxIdle", c.MaxIdle}, {"MaxAge", c.MaxAge}, {"Drain", c.Drain}} {
-		all.add(d.Duration < 0, "%s is %v: it must not be negative", d.name, d.Duration)
+		all.Add(d.Duration < 0, "%s is %v: it must not be negative", d.name, d.Duration)
 	}
-	errs := append([]error{all.err()}, c.ruleFaults()...)
+	errs := append([]error{all.Err()}, c.ruleFaults()...)
 	errs = append(errs, inboundFaults("Messages", c.Messages)...)
 	return errors.Join(append(errs, inboundFaults("Bytes", c.Bytes)...)...)
 }
@@ -232,26 +212,26 @@ func (c *Config) validate() error {
 func (c *Config) ruleFaults() (errs []error) {
 	names, evicts := make(map[string]bool), false
 	for i, r := range c.Rules {
-		f := faults{where: fmt.Sprintf("Rules[%d]", i)}
-		f.add(r.Slots == nil, "the Slots are nil: make them with core.NewSlots")
-		f.add(r.Key == nil, "the Key is nil: say whose sockets are counted, with a function of package keyfuncs")
-		f.add(r.WhenFull < Refuse || r.WhenFull > EvictOldest, "WhenFull is %d: use Refuse, Unavailable or EvictOldest", r.WhenFull)
+		f := engine.Faults{Where: fmt.Sprintf("websocketmw: Rules[%d]", i)}
+		f.Add(r.Slots == nil, "the Slots are nil: make them with core.NewSlots")
+		f.Add(r.Key == nil, "the Key is nil: say whose sockets are counted, with a function of package keyfuncs")
+		f.Add(r.WhenFull < Refuse || r.WhenFull > EvictOldest, "WhenFull is %d: use Refuse, Unavailable or EvictOldest", r.WhenFull)
 		if r.Slots != nil {
-			f.add(names[r.Slots.Name()], "a rule before it has slots named %q, too", r.Slots.Name())
+			f.Add(names[r.Slots.Name()], "a rule before it has slots named %q, too", r.Slots.Name())
 			names[r.Slots.Name()] = true
 		}
-		f.add(evicts && r.WhenFull == EvictOldest, "a rule before it has EvictOldest, too")
+		f.Add(evicts && r.WhenFull == EvictOldest, "a rule before it has EvictOldest, too")
 		evicts = evicts || r.WhenFull == EvictOldest
-		errs = append(errs, f.err())
+		errs = append(errs, f.Err())
 	}
 	return errs
 }
 
 func inboundFaults(field string, all []Inbound) (errs []error) {
 	for i, in := range all {
-		f := faults{where: fmt.Sprintf("%s[%d]", field, i)}
-		f.add(in.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
-		errs = append(errs, f.err())
+		f := engine.Faults{Where: fmt.Sprintf("websocketmw: %s[%d]", field, i)}
+		f.Add(in.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
+		errs = append(errs, f.Err())
 	}
 	return errs
 }

@@ -34,7 +34,6 @@ func (g *Guard) makeRoom(ctx context.Context, s *Socket, a *engine.Admission) bo
 		})
 		if oldest.Guard == "" {
 			g.rules.Refuse(a, i)
-			a.RetryAfter = pause()
 			return false
 		}
 		s.evicts = &eviction{&g.indexes[i], a.Claims[i], order{Do: doEvict, Evicts: oldest}}

@@ -3,7 +3,6 @@ package websocketmw
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"slices"
 	"sync"
@@ -16,12 +15,6 @@ import (
 
 // closeTimeout is how long a client and a handler have to close a socket that the guard closes.
 const closeTimeout = 5 * time.Second
-
-// Nobody knows when a slot is free again, so the Retry-After of a refusal is between these, in seconds.
-const (
-	leastPause = 5
-	mostPause  = 10
-)
 
 // A Guard decides which upgrades are admitted, and closes sockets. Make one with [New] or [MaxOpen]. It is safe for
 // concurrent use.
@@ -87,7 +80,7 @@ func (g *Guard) admit(r *http.Request, kind kind) (*Socket, *engine.Admission) {
 	}
 	beganAt, ok := g.beginHandshake()
 	if !ok {
-		return nil, refuseInDrain(a)
+		return nil, g.refuseInDrain(a)
 	}
 	defer g.endHandshake()
 	s := &Socket{guard: g, requestContext: r.Context()}
@@ -96,18 +89,14 @@ func (g *Guard) admit(r *http.Request, kind kind) (*Socket, *engine.Admission) {
 	}
 	if !g.add(s, a, beganAt) {
 		a.Release()
-		return nil, refuseInDrain(a)
+		return nil, g.refuseInDrain(a)
 	}
 	return s, a
 }
 
-func refuseInDrain(a *engine.Admission) *engine.Admission {
-	a.Status, a.Err, a.RetryAfter = http.StatusServiceUnavailable, core.ErrClosed, pause()
+func (g *Guard) refuseInDrain(a *engine.Admission) *engine.Admission {
+	a.Status, a.Err, a.RetryAfter = http.StatusServiceUnavailable, core.ErrClosed, g.rules.Pause()
 	return a
-}
-
-func pause() time.Duration {
-	return time.Duration(leastPause+rand.IntN(mostPause-leastPause+1)) * time.Second
 }
 
 // beginHandshake counts a handshake, and listens to notices from now on: they may mean its socket. It returns false if

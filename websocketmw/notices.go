@@ -64,7 +64,7 @@ func (g *Guard) listen() {
 // announce makes an order known to all guards with such slots, and passes on the answers until there are enough. It
 // returns who has not answered.
 func (x *index) announce(ctx context.Context, key string, o order, heard func(answer) (enough bool)) (silent []int64, err error) {
-	text, err := json.Marshal(o) // at most slots.MaxNotice, since the reason is short
+	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
 	}

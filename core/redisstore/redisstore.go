@@ -105,7 +105,6 @@ func (f Failure) String() string {
 // A Store is a [core.Store] in Redis. It is safe for concurrent use.
 type Store struct {
 	rates   *redisrates.Store
-	leases  *lease.Store // nil: there are none
 	slots   *redisslots.Store
 	backend backend.Store
 	owned   bool // the client
@@ -157,14 +156,16 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	}
 	s := &Store{rates: rates}
 	s.slots = redisslots.New(client, redisslots.Config{
-		Names: rediskey.New(c.Prefix, c.Secret), Failure: keeper.Failure(c.Failure), Servers: c.Servers,
-		TTL: c.SlotTTL, Timeout: c.SlotTimeout,
-		Called: hooks.Called, Changed: hooks.Changed, Lost: hooks.SlotsLost, Restated: hooks.SlotsRestated,
+		Names: rediskey.New(c.Prefix, c.Secret), Called: hooks.Called,
+		Config: keeper.Config{
+			TTL: c.SlotTTL, Timeout: c.SlotTimeout, Failure: keeper.Failure(c.Failure), Servers: c.Servers,
+			Changed: hooks.Changed, Lost: hooks.SlotsLost, Restated: hooks.SlotsRestated,
+		},
 	})
 	s.backend.Rates, s.backend.Slots, s.backend.Observer = s.rates, s.slots, observer
 	if c.Lease > 0 {
-		s.leases = lease.New(s.rates, s.rates.Fresh(), c.Lease, c.Timeout)
-		s.backend.Rates, s.backend.Leases = s.leases, s.leases
+		s.backend.Leases = lease.New(s.rates, s.rates.Fresh(), c.Lease, c.Timeout)
+		s.backend.Rates = s.backend.Leases
 	}
 	return s, nil
 }
@@ -217,8 +218,8 @@ func (s *Store) Close(ctx context.Context) error {
 		return backend.ErrNoContext
 	}
 	err := s.backend.CloseSlots(ctx)
-	if s.leases != nil {
-		err = errors.Join(err, s.leases.Close(ctx))
+	if s.backend.Leases != nil {
+		err = errors.Join(err, s.backend.Leases.Close(ctx))
 	}
 	if s.owned {
 		if closed := s.Client().Close(); !errors.Is(closed, redis.ErrClosed) { // by an earlier call

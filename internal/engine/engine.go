@@ -396,7 +396,7 @@ func (rs *Rules) take(ctx context.Context, a *Admission, r *http.Request, i int,
 		}
 		a.Decision.AddSlots(full)
 	}
-	a.RetryAfter = time.Duration(rs.LeastPause+rand.IntN(rs.MostPause-rs.LeastPause+1)) * time.Second
+	a.RetryAfter = rs.Pause()
 	return false
 }
 
@@ -409,7 +409,12 @@ func (rs *Rules) Refuse(a *Admission, i int) {
 	a.Decision.ClearSlots()
 	a.Decision.AddSlots(full)
 	a.Returned, a.Full, a.Limiter, a.Status = true, true, full.Limiter, http.StatusTooManyRequests
-	a.RetryAfter = time.Duration(rs.MostPause) * time.Second
+	a.RetryAfter = rs.Pause()
+}
+
+// Pause returns the Retry-After of who is refused for want of a slot: nobody knows when one is free.
+func (rs *Rules) Pause() time.Duration {
+	return time.Duration(rs.LeastPause+rand.IntN(rs.MostPause-rs.LeastPause+1)) * time.Second
 }
 
 // Observe asks the rules that only observe, each in a call of its own. None refuses the request, whatever it answers.

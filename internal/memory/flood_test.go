@@ -101,14 +101,14 @@ func floodStore(t *testing.T, p core.Policy, cost int64, calls int, refused bool
 			exhausted++
 		}
 		if i%100 == 0 {
-			most = store.Backend().Memory.Stats().Keys / 4
+			most = store.Backend().Memory.Use().Keys / 4
 			d, err := l.AllowN(ctx, abusers[i/100%len(abusers)], cost)
 			if err != nil || d.Allowed {
 				t.Fatalf("after %d keys an abuser has a fresh start: %v %v", i, d, err)
 			}
 		}
 	}
-	st := store.Backend().Memory.Stats()
+	st := store.Backend().Memory.Use()
 	if st.Bytes > bound {
 		t.Errorf("%d bytes are counted, the bound is %d", st.Bytes, bound)
 	}
@@ -177,7 +177,7 @@ func freshStarts(t *testing.T, policy core.Policy, cost int64) (fresh, held int)
 			fresh++
 		}
 	}
-	return fresh, int(store.Backend().Memory.Stats().Keys)
+	return fresh, int(store.Backend().Memory.Use().Keys)
 }
 
 // TestFloodLimitsNewKeys: in a full store, of whose keys none is better to evict than
@@ -203,7 +203,7 @@ func TestFloodLimitsNewKeys(t *testing.T) {
 			admitted := 0
 			for key := strconv.Itoa(i); allow(key); {
 				if admitted++; admitted == 20 {
-					t.Fatalf("%v: key %s was admitted %d times in %d evictions", p, key, admitted, store.Backend().Memory.Stats().Evicted)
+					t.Fatalf("%v: key %s was admitted %d times in %d evictions", p, key, admitted, store.Backend().Memory.Use().Evicted)
 				}
 			}
 		}
@@ -229,7 +229,7 @@ func TestFloodOfLargeStates(t *testing.T) {
 				t.Fatal(d, err)
 			}
 		}
-		if store.Backend().Memory.Stats().Evicted == 0 {
+		if store.Backend().Memory.Use().Evicted == 0 {
 			t.Errorf("%v: the flood is too small", p)
 		}
 		if d, err := l.AllowN(t.Context(), "abuser", 400); err != nil || d.Allowed {
@@ -249,7 +249,7 @@ func TestLongStatesAreReclaimed(t *testing.T) {
 		if d, err := logs.AllowN(ctx, "log-"+strconv.Itoa(i), 1000); err != nil || !d.Allowed {
 			t.Fatal(d, err)
 		}
-		if st := store.Backend().Memory.Stats(); st.Bytes > bound {
+		if st := store.Backend().Memory.Use(); st.Bytes > bound {
 			t.Fatalf("after %d logs %d bytes are counted, the bound is %d", i+1, st.Bytes, bound)
 		}
 	}
@@ -258,7 +258,7 @@ func TestLongStatesAreReclaimed(t *testing.T) {
 			t.Fatal(d, err)
 		}
 	}
-	if st := store.Backend().Memory.Stats(); st.Bytes > bound || st.Keys < 20_000 {
+	if st := store.Backend().Memory.Use(); st.Bytes > bound || st.Keys < 20_000 {
 		t.Errorf("%d keys in %d bytes: the buckets should have taken the logs' room", st.Keys, st.Bytes)
 	}
 }
@@ -317,11 +317,11 @@ func TestSettleKeepsTheBound(t *testing.T) {
 		if err := decisions[i].Settle(ctx, 1000); err != nil {
 			t.Fatal(err)
 		}
-		if st := store.Backend().Memory.Stats(); st.Bytes > bound {
+		if st := store.Backend().Memory.Use(); st.Bytes > bound {
 			t.Fatalf("after %d were settled %d bytes are counted, the bound is %d", i+1, st.Bytes, bound)
 		}
 	}
-	if st := store.Backend().Memory.Stats(); st.Evicted == 0 {
+	if st := store.Backend().Memory.Use(); st.Evicted == 0 {
 		t.Error("nothing had to be evicted")
 	}
 }
@@ -338,7 +338,7 @@ func TestOnlyChargesCreateStates(t *testing.T) {
 	}
 	expect := func(keys int, what string) {
 		t.Helper()
-		if st := store.Backend().Memory.Stats(); st.Keys != keys {
+		if st := store.Backend().Memory.Use(); st.Keys != keys {
 			t.Errorf("%d states after %s, want %d", st.Keys, what, keys)
 		}
 	}
@@ -406,7 +406,7 @@ func TestIdleStoreShrinks(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		full := store.Backend().Memory.Stats()
+		full := store.Backend().Memory.Use()
 		if full.Keys != keys || full.Evicted != 0 {
 			t.Fatalf("%+v after %d keys", full, keys)
 		}
@@ -416,7 +416,7 @@ func TestIdleStoreShrinks(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if st := store.Backend().Memory.Stats(); st.Keys != 1 || st.Bytes > full.Bytes/5 || st.Evicted != 0 {
+		if st := store.Backend().Memory.Use(); st.Keys != 1 || st.Bytes > full.Bytes/5 || st.Evicted != 0 {
 			t.Errorf("%+v is left of %+v", st, full)
 		}
 	})

@@ -213,24 +213,16 @@ func (s *Store) tidy(now int64) {
 	}
 }
 
-// Stats is the result of [Store.Stats].
-type Stats struct {
-	Keys    int
-	Bytes   int64
-	Evicted uint64
-}
-
-// Stats returns the sums over all shards, which it locks one at a time.
-func (s *Store) Stats() Stats {
-	var st Stats
+// Use returns the sums over all shards, which it locks one at a time.
+func (s *Store) Use() (use store.MemoryUse) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		st.Keys += sh.table.count
+		use.Keys += sh.table.count
 		sh.mu.Unlock()
 	}
-	st.Bytes, st.Evicted = s.shared.used(), s.shared.evicted.Load()
-	return st
+	use.Bytes, use.Evicted = s.shared.used(), s.shared.evicted.Load()
+	return use
 }
 
 // sweep drops fresh entries from the next shard, so that all of them shrink as long as

@@ -97,7 +97,7 @@ func TestFlood(t *testing.T) {
 					if d, err := l.Allow(ctx, fmt.Sprint(r.Uint64())); err != nil || !d.Allowed {
 						t.Fatal(i, d, err)
 					}
-					if b := s.Backend().Memory.Stats().Bytes; i%1000 == 0 && b > 1<<20 {
+					if b := s.Backend().Memory.Use().Bytes; i%1000 == 0 && b > 1<<20 {
 						t.Fatalf("%d bytes", b)
 					}
 				}
@@ -107,7 +107,7 @@ func TestFlood(t *testing.T) {
 						fresh++
 					}
 				}
-				t.Logf("%d fresh starts, %+v", fresh, s.Backend().Memory.Stats())
+				t.Logf("%d fresh starts, %+v", fresh, s.Backend().Memory.Use())
 				if fresh > 0 {
 					t.Errorf("%d refused keys got a fresh start", fresh)
 				}
@@ -127,14 +127,14 @@ func TestExpire(t *testing.T) {
 		for i := range 50_000 {
 			_, _ = l.Allow(ctx, fmt.Sprint(i))
 		}
-		before := s.Backend().Memory.Stats()
+		before := s.Backend().Memory.Use()
 		time.Sleep(time.Minute)
 		for range 200_000 {
 			_, _ = l.Allow(ctx, "one")
 			_, _ = l.Allow(ctx, fmt.Sprint("k", rand.IntN(300)))
 		}
-		t.Logf("%+v, then %+v", before, s.Backend().Memory.Stats())
-		if after := s.Backend().Memory.Stats(); after.Keys > 1000 || after.Bytes > before.Bytes/5 {
+		t.Logf("%+v, then %+v", before, s.Backend().Memory.Use())
+		if after := s.Backend().Memory.Use(); after.Keys > 1000 || after.Bytes > before.Bytes/5 {
 			t.Errorf("%+v", after)
 		}
 	})

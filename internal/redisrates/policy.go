@@ -95,7 +95,7 @@ func (p *policy) corrections(b []byte, c *step.Cell) []byte {
 	var x [10]int64
 	switch p.Algorithm {
 	case level:
-		charged := of.Level(c.At)
+		charged := of.Clock(c.At)
 		back, more = min(back, p.Most/p.Unit)*p.Unit, min(more, p.Most/p.Unit)*p.Unit
 		x = [10]int64{p.Time, p.Ticks, p.Step, charged, back, more, p.Full, p.Most, p.grid}
 		if of.Algorithm == step.MinInterval && back > 0 {
@@ -127,7 +127,7 @@ func suffix(p *step.Policy) string {
 	switch p.Algorithm {
 	case step.TokenBucket:
 		b = append(strconv.AppendInt(append(b, 'b'), p.Limit, 10), '/')
-		b = appendSpan(b, p.Period)
+		b = append(b, step.Span(p.Period)...)
 		if p.Burst != p.Limit || p.Debt != p.DefaultDebt() {
 			b = strconv.AppendInt(append(b, '/'), p.Burst, 10)
 		}
@@ -135,7 +135,7 @@ func suffix(p *step.Policy) string {
 			b = strconv.AppendInt(append(b, '/'), p.Debt, 10)
 		}
 	case step.FixedWindow:
-		b = appendSpan(append(b, 'w'), p.Period)
+		b = append(append(b, 'w'), step.Span(p.Period)...)
 		switch {
 		case p.FromFirst:
 			b = append(b, "/first"...)
@@ -143,26 +143,12 @@ func suffix(p *step.Policy) string {
 			b = append(b, "/large"...) // its limit
 		}
 	case step.SlidingWindow:
-		b = append(appendSpan(append(b, 's'), p.Period), '/')
+		b = append(append(append(b, 's'), step.Span(p.Period)...), '/')
 		b = strconv.AppendInt(b, p.Resolution, 10)
 	case step.SlidingLog:
-		b = appendSpan(append(b, 'l'), p.Period)
+		b = append(append(b, 'l'), step.Span(p.Period)...)
 	case step.MinInterval:
-		b = appendSpan(append(b, 'i'), p.Period)
+		b = append(append(b, 'i'), step.Span(p.Period)...)
 	}
 	return string(b)
-}
-
-// appendSpan appends a span in the largest unit of which it is a whole number.
-func appendSpan(b []byte, us int64) []byte {
-	units := [...]struct {
-		us   int64
-		name string
-	}{{86_400_000_000, "d"}, {3_600_000_000, "h"}, {60_000_000, "m"}, {1_000_000, "s"}, {1000, "ms"}, {1, "us"}}
-	for _, u := range units {
-		if us%u.us == 0 {
-			return append(strconv.AppendInt(b, us/u.us, 10), u.name...)
-		}
-	}
-	return b
 }

@@ -170,11 +170,6 @@ func (s *Store) process(ctx context.Context, cmd once) (string, error) {
 	return cmd.Val(), err
 }
 
-// A deletion is a command that the client does not repeat.
-type deletion struct{ *redis.IntCmd }
-
-func (deletion) NoRetry() bool { return true }
-
 // delete deletes the values of cells of one hash slot.
 func (s *Store) delete(ctx context.Context, cells []step.Cell) error {
 	words := []any{"del"}
@@ -182,7 +177,8 @@ func (s *Store) delete(ctx context.Context, cells []step.Cell) error {
 		tag := s.names.AppendTag(nil, cells[i].Key.Reveal())
 		words = append(words, string(tag)+cells[i].Policy.Kept.(*policy).suffix)
 	}
-	return s.client.Process(ctx, deletion{redis.NewIntCmd(ctx, words...)})
+	_, err := s.process(ctx, once{redis.NewStringCmd(ctx, words...)})
+	return err
 }
 
 // serverFailure returns what an error says of the server: nothing if it is about a hash slot only.

@@ -235,9 +235,7 @@ func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (all
 // settle corrects charges where they were made. Each is sent once, even if the context has ended: one that is not
 // answered may have been made.
 func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
-	if s.refusals != nil {
-		defer s.refusals.begin(cells)()
-	}
+	defer s.refusals.begin(cells)()
 	allowed = true
 	var faults []error
 	var there []step.Cell
@@ -277,9 +275,7 @@ func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, er
 
 // reset forgets states. After an error the server may still have them.
 func (s *Store) reset(ctx context.Context, cells []step.Cell) error {
-	if s.refusals != nil {
-		defer s.refusals.begin(cells)()
-	}
+	defer s.refusals.begin(cells)()
 	if s.failure == Local {
 		if _, err := s.askLocal(ctx, step.Reset, cells); err != nil {
 			return err

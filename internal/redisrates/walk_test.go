@@ -32,7 +32,7 @@ func (m model) state(c *step.Cell, now int64) (s []int64, ahead bool) {
 	s = slices.Clone(old)
 	switch kept := p.Stored(); kept.Algorithm {
 	case level:
-		ahead = s[1]-p.Level(now) > kept.Most
+		ahead = s[1]-p.Clock(now) > kept.Most
 		p.SetLevel(s, now, s[1])
 	case window:
 		_, spans := p.Words()
@@ -96,7 +96,7 @@ func (m model) settle(cells []step.Cell, now int64) (fits bool) {
 func used(p *step.Policy, s []int64, now int64) int64 {
 	switch p.Stored().Algorithm {
 	case level:
-		return max(s[1]-p.Level(now), 0)
+		return max(s[1]-p.Clock(now), 0)
 	case window:
 		c := step.Cell{Policy: p}
 		c.Admits(s, now) // which moves out what has expired

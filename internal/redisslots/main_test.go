@@ -42,12 +42,12 @@ func (silent) Printf(context.Context, string, ...any) {}
 
 // defaults are the settings of users who set none.
 func defaults() Config {
-	return Config{Names: rediskey.New("headgate", nil), TTL: 15 * time.Second, Timeout: 2 * time.Second}
+	return Config{Names: rediskey.New("headgate", nil), Config: keeper.Config{TTL: 15 * time.Second, Timeout: 2 * time.Second}}
 }
 
 // brief has times that tests can wait for. While Redis is away, nobody decides.
 func brief(ttl time.Duration) Config {
-	return Config{Names: rediskey.New("headgate", nil), TTL: ttl, Timeout: ttl / 3, Failure: keeper.FailClosed}
+	return Config{Names: rediskey.New("headgate", nil), Config: keeper.Config{TTL: ttl, Timeout: ttl / 3, Failure: keeper.FailClosed}}
 }
 
 // open opens a store of a Redis, or of a Cluster if there are several addresses.

@@ -29,16 +29,10 @@ import (
 
 // Config configures a [Store]. All but the functions is required.
 type Config struct {
-	Names        *rediskey.Names
-	Failure      keeper.Failure
-	Servers      int           // as of keeper.Config
-	Timeout, TTL time.Duration // SlotTimeout and SlotTTL
+	keeper.Config // but for the Shards
 
-	// Each may be nil. The last three are as of keeper.Config.
-	Called   func(store.Call)
-	Lost     func(slots int64)
-	Restated func(keys int)
-	Changed  func(reason error)
+	Names  *rediskey.Names
+	Called func(store.Call) // or nil
 }
 
 // A Store keeps slots in Redis. It is safe for concurrent use.
@@ -57,14 +51,11 @@ const clusterShards = 16
 // New returns a Store. The client must heed deadlines. Nothing is sent until a slot is acquired.
 func New(client redis.UniversalClient, c Config) *Store {
 	s := &Store{client: client, config: c, id: rand.Text()}
-	shards := 1
+	c.Shards = 1
 	if s.cluster() != nil {
-		shards = clusterShards
+		c.Shards = clusterShards
 	}
-	s.Keeper = keeper.New(transport{s}, keeper.Config{
-		TTL: c.TTL, Timeout: c.Timeout, Shards: shards, Failure: c.Failure, Servers: c.Servers,
-		Lost: c.Lost, Restated: c.Restated, Changed: c.Changed,
-	})
+	s.Keeper = keeper.New(transport{s}, c.Config)
 	return s
 }
 

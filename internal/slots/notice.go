@@ -21,9 +21,6 @@ type Noticer interface {
 	Announce(ctx context.Context, n Notice, heard func(answer string) (enough bool)) (silent []int64, err error)
 }
 
-// MaxNotice is the most bytes of the Text of a [Notice].
-const MaxNotice = 1 << 10
-
 // A Notice is a text about a key of slots. All also tells processes that hold no slots of the key as far as the server
 // knows, and those that are cut off for less than a minute.
 type Notice struct {

@@ -40,7 +40,8 @@ func newLevel(m Numbers) (l level, ok bool) {
 	return l, true
 }
 
-func (l *level) clock(now int64) int64 {
+// Clock returns what the clock shows at an instant.
+func (l *level) Clock(now int64) int64 {
 	if l.steps.by == 1 {
 		return l.ticks(now)
 	}
@@ -74,7 +75,7 @@ func (l *level) used(s *[2]int64, now, clock int64) int64 {
 
 // wentBack is used after the clock has gone back, as the level is further ahead than it can be: nothing is left as of now.
 func (l *level) wentBack(s *[2]int64, now int64) {
-	clock := l.clock(now)
+	clock := l.Clock(now)
 	l.set(s, now, clock, max(l.full, (s[1]-clock)%int64(l.steps.by)))
 }
 
@@ -83,7 +84,7 @@ func (l *level) set(s *[2]int64, now, clock, used int64) {
 }
 
 func (p *Policy) takeLevel(s *[2]int64, now, n int64, charge bool, c *Cell) bool {
-	l, clock := &p.level, p.clock(now)
+	l, clock := &p.level, p.Clock(now)
 	used := l.used(s, now, clock)
 	after := used + n*l.per
 	fits := after <= l.full
@@ -110,14 +111,14 @@ func (p *Policy) takeLevel(s *[2]int64, now, n int64, charge bool, c *Cell) bool
 
 // denyLevel counts units that were refused.
 func (p *Policy) denyLevel(s *[2]int64, now, n int64) {
-	clock := p.clock(now)
+	clock := p.Clock(now)
 	used := p.used(s, now, clock)
 	p.set(s, now, clock, max(used, min(used+n*p.per, p.full)))
 }
 
 // addLevel counts units that have been used.
 func (p *Policy) addLevel(s *[2]int64, now, n int64) {
-	clock := p.clock(now)
+	clock := p.Clock(now)
 	if used := p.used(s, now, clock); used < p.most {
 		p.set(s, now, clock, min(used+min(n, p.most/p.per)*p.per, p.most))
 	}
@@ -126,11 +127,11 @@ func (p *Policy) addLevel(s *[2]int64, now, n int64) {
 // dropLevel gives back less by what has come back since the charge: had the units not been taken, nothing might have been
 // used, and the level would not have fallen any further.
 func (p *Policy) dropLevel(s *[2]int64, now, at, n int64) {
-	clock := p.clock(now)
-	if p.calls && s[1] != p.clock(at)+p.per {
+	clock := p.Clock(now)
+	if p.calls && s[1] != p.Clock(at)+p.per {
 		return // another call was the last
 	}
-	if back := n*p.per - max(clock-p.clock(at), 0); back > 0 {
+	if back := n*p.per - max(clock-p.Clock(at), 0); back > 0 {
 		p.set(s, now, clock, max(p.used(s, now, clock)-back, 0))
 	}
 }

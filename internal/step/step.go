@@ -189,7 +189,7 @@ func (c *Cell) Admits(s []int64, now int64) bool {
 	case s == nil:
 		return n <= p.limit
 	case p.kind == isLevel:
-		return p.used((*[2]int64)(s), now, p.clock(now))+n*p.per <= p.full
+		return p.used((*[2]int64)(s), now, p.Clock(now))+n*p.per <= p.full
 	case p.kind == isWindow:
 		return n <= p.left(s, now)
 	}

@@ -40,12 +40,9 @@ func (p *Policy) Stored() Stored {
 	return s
 }
 
-// Level returns what the clock of a level shows at an instant.
-func (p *Policy) Level(now int64) int64 { return p.clock(now) }
-
 // SetLevel makes the state of a level that is read elsewhere.
 func (p *Policy) SetLevel(state []int64, now, level int64) {
-	s, clock := (*[2]int64)(state), p.clock(now)
+	s, clock := (*[2]int64)(state), p.Clock(now)
 	s[1] = level
 	p.set(s, now, clock, p.used(s, now, clock))
 }

@@ -70,6 +70,9 @@ func (m Numbers) String() string {
 	return s
 }
 
+// Span returns the text of a span, in the largest unit of which it is a whole number.
+func Span(microseconds int64) string { return period(microseconds, false) }
+
 // period returns the text of a period, with a word for one of a unit if it may.
 func period(microseconds int64, words bool) string {
 	for _, u := range periods {

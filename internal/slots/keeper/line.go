@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -212,7 +213,7 @@ func (k *Keeper) giveUp(w *waiter, cause error) {
 	case w.stands:
 		k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: w.claim.Limit, Source: step.SourceStore, Cause: cause})
 	case w.claim.Queue > 0:
-		k.answer(w, slots.Grant{}, &unavailable{cause})
+		k.answer(w, slots.Grant{}, unavailable(cause))
 	default:
 		k.answer(w, slots.Grant{}, cause)
 	}
@@ -239,7 +240,7 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 	limit, source, others := w.claim.Limit, step.SourceLocal, int64(0)
 	switch n := int64(k.config.Servers); {
 	case k.config.Failure == FailClosed:
-		k.answer(w, slots.Grant{}, &unavailable{err})
+		k.answer(w, slots.Grant{}, unavailable(err))
 		return
 	case k.config.Failure == FailOpen:
 		k.hold(w, limit, step.SourceOpen)
@@ -256,8 +257,4 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 	}
 }
 
-// unavailable is an [slots.ErrUnavailable] with its reason.
-type unavailable struct{ reason error }
-
-func (u *unavailable) Error() string   { return slots.ErrUnavailable.Error() + ": " + u.reason.Error() }
-func (u *unavailable) Unwrap() []error { return []error{slots.ErrUnavailable, u.reason} }
+func unavailable(reason error) error { return fmt.Errorf("%w: %w", slots.ErrUnavailable, reason) }
