@@ -12,7 +12,7 @@ import (
 // has no goroutine and nothing to close, and is safe for concurrent use.
 type MemoryStore struct {
 	// MaxBytes bounds the memory for rates. 0 means 64 MiB. When it is full, the states that matter least are
-	// dropped: those of keys that have used least of their limits.
+	// dropped: first those of keys that have units left, last those of keys that were refused some.
 	MaxBytes int64
 
 	// Observers are told of decisions and slots.

@@ -52,7 +52,7 @@ type Config struct {
 	Timeout time.Duration
 
 	// SlotTimeout bounds one call about slots, of which an acquire may need two: from 1 ms to a third of SlotTTL. 0
-	// means 2 s, or a third of SlotTTL if that is less.
+	// means 2 s, or Timeout if that is more, or a third of SlotTTL if that is less.
 	SlotTimeout time.Duration
 
 	// SlotTTL is the time after which the slots of a process that died are free: 100 ms to 1 h, the same on all servers.

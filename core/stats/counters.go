@@ -51,7 +51,7 @@ type group struct {
 	stats      *Stats
 	kind, name string
 	policies   registry[policy]
-	withdrawn  counters         // admitted by this limiter, and refused by another of the same call
+	withdrawn  counters         // refused by another limiter of the same call
 	errors     [reasons]counter // no decisions
 
 	settled, unsettled                 atomic.Uint64 // charges; the next are units

@@ -112,7 +112,7 @@ func (v *view) limiter(l *groupCounts) {
 	if sum.failed > 0 || sum.withdrawn > 0 {
 		text := "without a decision"
 		if sum.withdrawn > 0 {
-			text = grouped(sum.withdrawn) + " charges fitted, and another limiter refused them"
+			text = grouped(sum.withdrawn) + " charges that another limiter refused"
 		}
 		v.Rows = append(v.Rows, row{Name: l.Name, Text: text, Admitted: "–", Refused: "–", Rate: "–", Failed: grouped(sum.failed), Last: "–"})
 	}

@@ -48,7 +48,7 @@ const (
 	admitted  = "admitted"
 	refused   = "refused"
 	trial     = "trial"     // refused by a rule that only observes
-	withdrawn = "withdrawn" // admitted by this limiter, and not made, because another limiter of the same call refused
+	withdrawn = "withdrawn" // not made, because another limiter of the same call refused
 	failed    = "error"     // without an answer
 )
 

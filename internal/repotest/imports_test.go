@@ -15,7 +15,7 @@ type room struct {
 	theirs []string // modules of others
 }
 
-// house is the architecture. ARCHITECTURE.md has a picture of it, and links here.
+// house is the architecture. ARCHITECTURE.md has a table of it, and links here.
 var house = []room{
 	{pkg: "cmd/headgate", ours: []string{"core", "core/redisstore", "internal/docstore", "internal/document", "internal/redisurl", "limits"}, theirs: []string{"github.com/redis/go-redis/v9"}},
 	{pkg: "core", ours: []string{"internal/backend", "internal/hidden", "internal/memory", "internal/slots", "internal/step", "internal/store"}},

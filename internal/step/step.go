@@ -46,8 +46,8 @@ type Policy struct {
 	Kept any // by the store for which it was prepared
 }
 
-// A kind is one of three algorithms. A MinInterval is a bucket of one call, and a FixedWindow a window
-// without sub-windows.
+// A kind is one of three algorithms. A MinInterval is a bucket of one call. A FixedWindow is a level of one tick, or if
+// it is FromFirst, or its limit is very large, a window without sub-windows.
 type kind uint8
 
 const (
