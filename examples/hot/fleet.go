@@ -134,12 +134,11 @@ func (f *fleet) run(ctx context.Context, demand int64, report func(second)) {
 			all.Go(func() { f.ask(ctx, s, time.Second*servers*clients/time.Duration(demand)) })
 		}
 	}
-	ticks := time.NewTicker(time.Second)
-	defer ticks.Stop()
 	before := f.now()
 	for {
+		next := time.Now().Truncate(time.Second).Add(time.Second) // when a window of the limit ends
 		select {
-		case <-ticks.C:
+		case <-time.After(time.Until(next)):
 		case <-ctx.Done():
 			all.Wait()
 			return
