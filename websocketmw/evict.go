@@ -73,11 +73,11 @@ func (x *index) takeSlot(topic string, number int64) *Socket {
 
 // evict is called when the 101 of a newcomer is written. It evicts the candidate if the key still holds more than its
 // limit. If no server confirms it, the newcomer is closed.
-func (g *Guard) evict(s *Socket) {
-	e := s.evicts
-	ctx, cancel := context.WithTimeout(s.Context(), answerTimeout)
+func (g *Guard) evict(newcomer *Socket) {
+	e := newcomer.evicts
+	ctx, cancel := context.WithTimeout(newcomer.Context(), answerTimeout)
 	defer cancel()
-	if held, err := e.claim.Slots.Count(ctx, e.claim.Key); err == nil && held <= e.claim.Slots.Limit(e.claim.Key) || s.Context().Err() != nil {
+	if held, err := e.claim.Slots.Count(ctx, e.claim.Key); err == nil && held <= e.claim.Slots.Limit(e.claim.Key) || newcomer.Context().Err() != nil {
 		return // somebody has left
 	}
 	done := false
@@ -86,8 +86,8 @@ func (g *Guard) evict(s *Socket) {
 		return done
 	})
 	if !done {
-		g.release(s)
-		s.close(ErrEvicted, frames.CodeTryAgain, "too many sockets are open; try again later")
+		g.release(newcomer)
+		newcomer.close(ErrEvicted, frames.CodeTryAgain, "too many sockets are open; try again later")
 	}
 }
 

@@ -126,7 +126,7 @@ func (g *Guard) endHandshake() {
 // add adds a socket that has its slots. It closes it if somebody has closed all sockets of its key since its handshake
 // began. It returns false if the guard admits no sockets any more.
 func (g *Guard) add(s *Socket, a *engine.Admission, beganAt time.Time) bool {
-	var close *order
+	var closing *order
 	g.mu.Lock()
 	if g.draining {
 		g.mu.Unlock()
@@ -139,12 +139,12 @@ func (g *Guard) add(s *Socket, a *engine.Admission, beganAt time.Time) bool {
 		s.links[i].topic = c.Slots.Notices().Topic(c.Slots.Name(), c.Key)
 		g.indexes[i].add(s)
 		if o, ok := g.indexes[i].closeOrders[s.links[i].topic]; ok && !beganAt.After(o.announcedAt) {
-			close = &o.order
+			closing = &o.order
 		}
 	}
 	g.mu.Unlock()
-	if close != nil {
-		s.close(nil, close.Code, close.Reason)
+	if closing != nil {
+		s.close(nil, closing.Code, closing.Reason)
 	}
 	return true
 }

@@ -3,9 +3,9 @@
 --
 -- KEYS: the value of each cell. ARGV[1]: the cells. ARGV[2]: the instant in microseconds, in tests.
 --
--- A cell is five bytes: its algorithm; 1 if nothing is charged; 1 if more cells of the question follow; a slot, from 1 to
--- 8; and 0 if its numbers are those of the last cell with this slot. Else eight numbers of 7 bytes follow, and the units of a level
--- in digits, of which the byte is 1 more than their number. The numbers, and the values, are:
+-- A cell is five bytes: its algorithm; 1 if nothing is charged; 1 if more cells of the question follow; a register, from 1
+-- to 8; and 0 if its numbers are those of the last cell with this register. Else eight numbers of 7 bytes follow, and the
+-- units of a level in digits, of which the byte is 1 more than their number. The numbers, and the values, are:
 --
 --   1 level    numbers: a time, and how many ticks it has; the step; units; limit; how far a level may be ahead of the
 --              clock; grid of lives; 1 if denied units count
@@ -34,17 +34,17 @@ local KEYS, cells, now = KEYS, ARGV[1], ARGV[2]
 local time = not now and call('TIME')
 now = time and time[1] * 1000000 + time[2] or tonumber(now)
 
-local slots = {nil, nil, nil, nil, nil, nil, nil, nil} -- the numbers of each
+local registers = {nil, nil, nil, nil, nil, nil, nil, nil} -- the numbers of each
 local out, place, at = {pack('>I7', now), nil, nil}, 2, 1
 local told, tick, step, cost, full, ahead, grid, counted, text, _ -- the numbers of the latest level
 local waiting, n, fits = nil, 0, true -- cells of a question that has several; whether all admit it, or nil: it fails
 for i = 1, #KEYS do
-  local key, algorithm, ask, more, slot, fresh = KEYS[i], byte(cells, at, at + 4)
+  local key, algorithm, ask, more, register, fresh = KEYS[i], byte(cells, at, at + 4)
   at = at + 5
-  local numbers = slots[slot]
+  local numbers = registers[register]
   if fresh > 0 then
     numbers = {read('>I7I7I7I7I7I7I7I7', cells, at)}
-    slots[slot], at = numbers, at + 55 + fresh
+    registers[register], at = numbers, at + 55 + fresh
     if algorithm == 1 then -- of a bucket, ticks in a microsecond; of a window, microseconds in its tick
       if numbers[3] == 1 then numbers[1] = numbers[2] / numbers[1] end
       numbers[9] = string.sub(cells, at - fresh + 1, at - 1)

@@ -12,21 +12,21 @@ import (
 type policy struct {
 	step.Stored
 
-	suffix string // of the names of its values: behind the part of the key
-	slot   byte   // of its numbers in calls of the script
-	size   int    // of a value, in bytes; 0 of a level and of a log
-	weight int    // of a question about it: see maxWeight
-	grid   int64  // of lives
-	head   []byte // numbers before those of the units, in decide.lua
-	tail   []byte // and behind them
-	local  *step.Policy
+	suffix   string // of the names of its values: behind the part of the key
+	register byte   // of its numbers in calls of the script
+	size     int    // of a value, in bytes; 0 of a level and of a log
+	weight   int    // of a question about it: see maxWeight
+	grid     int64  // of lives
+	head     []byte // numbers before those of the units, in decide.lua
+	tail     []byte // and behind them
+	local    *step.Policy
 }
 
-var slots atomic.Int64
+var registers atomic.Int64
 
 // newPolicy returns what is kept with a policy that is not constant.
 func newPolicy(p *step.Policy) *policy {
-	r := &policy{Stored: p.Stored(), suffix: suffix(p), slot: byte(1 + slots.Add(1)%slotCount)}
+	r := &policy{Stored: p.Stored(), suffix: suffix(p), register: byte(1 + registers.Add(1)%registerCount)}
 	counted := int64(0)
 	if p.CountDenied {
 		counted = 1
@@ -64,13 +64,13 @@ func newPolicy(p *step.Policy) *policy {
 	return r
 }
 
-// The algorithms of [step.Stored], and slotCount in decide.lua.
+// The algorithms of [step.Stored], and registerCount in decide.lua.
 const (
 	level = 1 + iota
 	window
 	log
 
-	slotCount = 8
+	registerCount = 8
 )
 
 // numbers appends the numbers of a cell that asks for units, and says how in the byte before.

@@ -152,7 +152,7 @@ func (s *Store) submit(ctx context.Context, to *server, q *question) error {
 		go s.drain(to, q.alone[:])
 		return s.await(ctx, to, q, false)
 	}
-	defer s.ended(to) // also if an observer panics
+	defer s.sendWaiting(to) // also if an observer panics
 	s.call(to, q.alone[:], q.start, q.deadline)
 	<-q.done
 	return q.err
@@ -160,8 +160,8 @@ func (s *Store) submit(ctx context.Context, to *server, q *question) error {
 
 // await waits for a question that another goroutine sends.
 func (s *Store) await(ctx context.Context, to *server, q *question, watched bool) error {
-	ended := ctx.Done()
-	if watched && ended == nil { // a select takes longer
+	done := ctx.Done()
+	if watched && done == nil { // a select takes longer
 		return q.wake(<-q.done)
 	}
 	var alarm <-chan time.Time
@@ -175,7 +175,7 @@ func (s *Store) await(ctx context.Context, to *server, q *question, watched bool
 	case signal := <-q.done:
 		return q.wake(signal)
 	case <-alarm:
-	case <-ended:
+	case <-done:
 		err = ctx.Err()
 	}
 	to.mu.Lock()
@@ -192,9 +192,9 @@ func (q *question) wake(s signal) error {
 	return q.err
 }
 
-// ended sends the questions that wait by now, in a goroutine, so that the caller has its answer before it works for
+// sendWaiting sends the questions that wait by now, in a goroutine, so that the caller has its answer before it works for
 // others.
-func (s *Store) ended(to *server) {
+func (s *Store) sendWaiting(to *server) {
 	if batch := to.next(1); len(batch) > 0 {
 		go s.drain(to, batch)
 	}

@@ -35,7 +35,7 @@ func (m model) state(c *step.Cell, now int64) (s []int64, ahead bool) {
 		ahead = s[1]-p.Clock(now) > kept.Most
 		p.SetLevel(s, now, s[1])
 	case window:
-		_, spans := p.Words()
+		_, spans := p.Lengths()
 		spans = max(spans-2, 1)
 		ahead = s[0]-2*spans*kept.Length > now
 	case log:

@@ -27,7 +27,7 @@ type call struct {
 	keys  []argument
 	cells argument
 	now   argument // in tests
-	slots [slotCount + 1]struct {
+	registers [registerCount + 1]struct {
 		policy *policy
 		units  int64
 	}
@@ -43,7 +43,7 @@ func (a *argument) MarshalBinary() ([]byte, error) { return *a, nil }
 var calls = sync.Pool{New: func() any { return new(call) }}
 
 func (c *call) free() {
-	clear(c.slots[:])
+	clear(c.registers[:])
 	calls.Put(c)
 }
 
@@ -82,10 +82,10 @@ func (c *call) key(p *policy) {
 	c.keys[n] = append(append(c.keys[n][:0], c.tag...), p.suffix...)
 }
 
-// ask adds what is asked about a cell, with its numbers if they are not those of the cell before it in the slot.
+// ask adds what is asked about a cell, with its numbers if they are not those of the cell before it in the register.
 func (c *call) ask(p *policy, cell *step.Cell, mode step.Mode, more bool) {
-	units, slot := cell.Asked(), &c.slots[p.slot]
-	head := [5]byte{p.Algorithm, 0, 0, p.slot, 0}
+	units, register := cell.Asked(), &c.registers[p.register]
+	head := [5]byte{p.Algorithm, 0, 0, p.register, 0}
 	if mode == step.Peek || cell.N == 0 {
 		head[1] = 1
 	}
@@ -93,8 +93,8 @@ func (c *call) ask(p *policy, cell *step.Cell, mode step.Mode, more bool) {
 		head[2] = 1
 	}
 	c.cells = append(c.cells, head[:]...)
-	if slot.policy != p || slot.units != units {
-		slot.policy, slot.units = p, units
+	if register.policy != p || register.units != units {
+		register.policy, register.units = p, units
 		c.cells = p.numbers(c.cells, units)
 	}
 }
@@ -205,7 +205,7 @@ func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *rep
 		}
 		return state
 	}
-	size, _ := c.Policy.Words()
+	size, _ := c.Policy.Lengths()
 	state := append(room[:0], make([]int64, size)...)
 	if flags&cellNew != 0 {
 		return state

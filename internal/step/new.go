@@ -59,7 +59,7 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 	}
 	id := [3]any{limiter, name, m.Identity()}
 	p.ID, p.Tag = maphash.Comparable(seed, id), uint32(maphash.Comparable(tagSeed, id))&^1
-	if _, words := p.Words(); words > 2 {
+	if _, words := p.Lengths(); words > 2 {
 		p.Tag++
 	}
 	return p, nil

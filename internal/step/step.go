@@ -79,8 +79,8 @@ func (p *Policy) Max() int64 {
 	return p.limit
 }
 
-// Words returns the length of a new state, and of the longest. Most have 2.
-func (p *Policy) Words() (first, longest int64) {
+// Lengths returns the length of a new state, and of the longest. Most have 2.
+func (p *Policy) Lengths() (first, longest int64) {
 	switch {
 	case p.kind == isLog:
 		return logRing + min(p.limit, logStart), logRing + MaxLog
@@ -92,7 +92,7 @@ func (p *Policy) Words() (first, longest int64) {
 
 // New returns a new state.
 func (p *Policy) New() []int64 {
-	first, _ := p.Words()
+	first, _ := p.Lengths()
 	return make([]int64, first)
 }
 

@@ -30,7 +30,7 @@ func bytes(p policy) string {
 	if err != nil {
 		panic(err)
 	}
-	first, longest := made.Words()
+	first, longest := made.Lengths()
 	if first == longest {
 		return number(8 * first)
 	}
