@@ -50,7 +50,7 @@ func TestHot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := exampletest.Start(t, append(flags(t), "-demand", "20000", "-limit", "10000")...)
+			s := exampletest.Start(t, append(flags(t), "-demand", "4000", "-limit", "2000")...)
 			if r, body := s.Do("GET", "/"); r.StatusCode != http.StatusOK || !strings.Contains(body, "One hot key") {
 				t.Errorf("%s %s", r.Status, body)
 			}
@@ -60,7 +60,7 @@ func TestHot(t *testing.T) {
 					t.Errorf("over the limit: %v", x)
 				}
 				nearly := x.Asked > x.Limit && x.Admitted*100 >= x.Limit*98
-				return x.Leases && len(x.Servers) == servers && nearly && x.Calls*50 < x.Asked
+				return x.Leases && len(x.Servers) == servers && nearly && x.Calls*20 < x.Asked
 			})
 			if r, _ := s.Do("POST", "/api/leases?on=false"); r.StatusCode != http.StatusNoContent {
 				t.Error(r.Status)
