@@ -23,10 +23,10 @@ func words(xs ...int64) (b []byte) {
 
 // A call has the arguments of one run of a script. Its buffers are used again.
 type call struct {
-	words []any // of the command
-	keys  []argument
-	cells argument
-	now   argument // in tests
+	words     []any // of the command
+	keys      []argument
+	cells     argument
+	now       argument // in tests
 	registers [registerCount + 1]struct {
 		policy *policy
 		units  int64
