@@ -462,8 +462,11 @@ func (sc *schedule) exceeded(which int, m step.Numbers) (over int64) {
 	all := slices.DeleteFunc(slices.Clone(sc.all), func(a *admitted) bool { return a.which%half != which%half })
 	slices.SortFunc(all, func(a, b *admitted) int { return int(a.at - b.at) })
 	limit, g := m.Limit, m.Period
-	if which != beside {
+	switch which { // what was used before a reset, under either plan, is forgotten
+	case api:
 		limit += m.Limit*sc.resets + sc.lost
+	case half:
+		limit += 2*m.Limit*sc.resets + sc.lost
 	}
 	if m.Algorithm == step.SlidingWindow {
 		g = (m.Period + m.Resolution - 1) / m.Resolution
