@@ -347,8 +347,7 @@ func TestSlots(t *testing.T) {
 	})
 }
 
-// Units beyond what any policy counts are as many as one can: none is admitted without a charge, and no other limit is
-// skipped.
+// A charge of more than 2^53-1 units is one of as many: it is counted, and so are the other charges of its call.
 func TestHugeUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := t.Context(), new(core.MemoryStore)

@@ -92,8 +92,10 @@ func malformed(ctx context.Context, n, least int64) error {
 	if ctx == nil {
 		return ErrNoContext
 	}
-	return Invalid("%d units: there must be at least %d", n, least)
+	return tooFew(n, least)
 }
+
+func tooFew(n, least int64) error { return Invalid("%d units: there must be at least %d", n, least) }
 
 // Decide asks about charges: step.Allow charges all or none, step.Peek none, and step.Settle reports all, whether they fit
 // or not. The decision must be zero.
@@ -102,13 +104,13 @@ func Decide(ctx context.Context, mode step.Mode, charges []Charge, d *Decision) 
 		c := &charges[0]
 		return c.Limiter.Decide(ctx, mode, c.Key, c.Units, d)
 	}
+	if ctx == nil {
+		return ErrNoContext
+	}
 	var room [8]applied
 	found, n, err := find(charges, room[:0])
 	if err != nil {
 		return err
-	}
-	if ctx == nil {
-		return ErrNoContext
 	}
 	cells, i, constant, never := d.room(charges[0].Limiter.store, n), 0, true, false
 	for j := range charges {
@@ -138,7 +140,7 @@ func find(charges []Charge, found []applied) (all []applied, cells int, err erro
 	for i := range charges {
 		c := &charges[i]
 		if c.Units < 0 {
-			return nil, 0, malformed(context.Background(), c.Units, 0)
+			return nil, 0, tooFew(c.Units, 0)
 		}
 		var view View // which an earlier charge may have of the same document
 		for j := range i {
