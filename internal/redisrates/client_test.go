@@ -287,6 +287,7 @@ func TestBreaker(t *testing.T) {
 					if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore || s.Away() == nil {
 						t.Fatal(source, err, s.Away())
 					}
+					synctest.Wait() // the probe has ended
 				}
 				f.mu.Lock()
 				f.refuse = false
