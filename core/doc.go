@@ -18,6 +18,7 @@
 //	FixedWindow     n in each window of the clock                   44
 //	TokenBucket     bursts of n, and n a period in the long run     44
 //	MinInterval     one event, then none for a while                44
+//	Calendar        n in each day, week, month or year              44
 //
 // [Policy] has texts, such as "token-bucket 10/second burst 100", for configurations.
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"strconv"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -78,6 +79,22 @@ func ExamplePolicy_FromFirst() {
 	// false 400
 	// true 0
 	// 1000
+}
+
+// Each customer has 1,000 calls a month, from the day on which they are billed: the plan is that day.
+func ExamplePolicy_Starting() {
+	quota := core.NewLimiter(new(core.MemoryStore), "quota", core.Calendar(1000, core.Month))
+	for day := 1; day <= 31; day++ {
+		quota = quota.WithPlan(strconv.Itoa(day), core.Calendar(1000, core.Month).Starting(day))
+	}
+
+	billingDay := "15" // of this customer
+	d, err := quota.Plan(billingDay).Allow(context.Background(), "customer-7")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(d.Allowed, d.Remaining)
+	// Output: true 999
 }
 
 // Policies of a configuration file.

@@ -15,7 +15,7 @@ import (
 //
 // Its text begins with a word and a rate, and then has options: "sliding-log 60/minute", "token-bucket 10/second burst 100",
 // "fixed-window 1000/day from-first count-denied", "sliding-window 600/minute resolution 60 never-over",
-// "min-interval 2s", "unlimited", "blocked". Periods have units: us, ms, s, m, h, d.
+// "min-interval 2s", "calendar 1000/month starting 15 in Europe/Berlin", "unlimited", "blocked". Periods have units: us, ms, s, m, h, d.
 type Policy struct {
 	name    string
 	numbers step.Numbers
@@ -43,6 +43,23 @@ func TokenBucket(n int64, per time.Duration) Policy {
 
 // MinInterval admits events that are at least d apart. Several units of one call are one event.
 func MinInterval(d time.Duration) Policy { return policy(step.MinInterval, 1, d) }
+
+// A Unit is what a Calendar counts in.
+type Unit int64
+
+// The units. A week begins with Monday, and a month with the first, but for Starting.
+const (
+	Day   Unit = step.Day
+	Week  Unit = step.Week
+	Month Unit = step.Month
+	Year  Unit = step.Year
+)
+
+// Calendar admits n units in each day, week, month or year of the calendar, in UTC but for In. So it admits up to 2n around
+// the border of two, as a FixedWindow does.
+func Calendar(n int64, per Unit) Policy {
+	return Policy{numbers: step.Numbers{Algorithm: step.Calendar, Limit: n, Period: int64(per)}}
+}
 
 // Unlimited admits everything, and counts nothing.
 func Unlimited() Policy {
@@ -90,6 +107,20 @@ func (p Policy) CountDenied() Policy {
 // FromFirst makes the windows of a FixedWindow begin with a key's first unit instead of at multiples of the period.
 func (p Policy) FromFirst() Policy {
 	p.numbers.FromFirst = true
+	return p
+}
+
+// In is the time zone of a Calendar, by its name in the IANA's database, such as Europe/Berlin. Usage counts in one zone: in
+// another it starts fresh. A program may bring the database along, with import _ "time/tzdata".
+func (p Policy) In(zone string) Policy {
+	p.numbers.Zone = zone
+	return p
+}
+
+// Starting is the day with which the windows of a Calendar begin: of a Week, 1 is Monday and 7 Sunday; of a Month, 1 to 31.
+// A month that does not have the day begins with its last: from January 31 to February 28, and then to March 31.
+func (p Policy) Starting(day int) Policy {
+	p.numbers.Starting = int64(day)
 	return p
 }
 

@@ -126,6 +126,40 @@ slots:
 	}
 }
 
+// A plan by the month, with customers whose months begin on another day, or elsewhere.
+func TestCalendars(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const form = `
+limits:
+  api:
+    plans: {all: calendar 3/month}
+    overrides:
+      - {key: acme, policies: calendar 5/month starting 15}
+      - {prefix: "jp:", policies: calendar 4/month in Asia/Tokyo}`
+		book, _ := open(t, form)
+		api := limiter(t, book, "api")
+		spend := func(want map[string]int) {
+			t.Helper()
+			for key, units := range want {
+				if n := admits(t, api, key, 9); n != units {
+					t.Errorf("%v: %s: %d, not %d", time.Now().UTC(), key, n, units)
+				}
+			}
+		}
+		at := func(month time.Month, day, hour int) {
+			time.Sleep(time.Until(time.Date(2000, month, day, hour, 0, 0, 0, time.UTC)))
+		}
+		at(1, 10, 0)
+		spend(map[string]int{"anna": 3, "acme": 5, "jp:1": 4})
+		at(1, 15, 0)
+		spend(map[string]int{"anna": 0, "acme": 5, "jp:1": 0})
+		at(1, 31, 15) // midnight in Tokyo
+		spend(map[string]int{"anna": 0, "acme": 0, "jp:1": 4})
+		at(2, 1, 0)
+		spend(map[string]int{"anna": 3, "acme": 0, "jp:1": 0})
+	})
+}
+
 // Usage stays when the limit of a window or log changes, for better or worse; a bucket and another period start fresh.
 func TestUsageStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

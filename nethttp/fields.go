@@ -95,9 +95,14 @@ func (p *page) rateLimit(h http.Header, a *engine.Admission, prepared *prepared)
 	p.begin()
 	rates := a.OfRates()
 	for i := range a.Answers() {
-		if d := a.At(i); !a.Hides(&d) {
-			p.policy(&d, i >= rates)
+		d := a.At(i)
+		if a.Hides(&d) {
+			continue
 		}
+		if i < rates && a.Decision.Dated(i) {
+			d.Window = 0 // the field is of the policy, and of other months it would be wrong
+		}
+		p.policy(&d, i >= rates)
 	}
 	if text := p.end(); text != "" {
 		p.add(h, empty, "Ratelimit-Policy", text)

@@ -71,6 +71,10 @@ func TestFields(t *testing.T) {
 			name: "exact seconds", policies: []core.Policy{core.MinInterval(2 * time.Second)}, used: 1, after: time.Second,
 			policy: `"api";q=1;w=2`, state: `"api";r=0;t=1`, retry: "1", violated: `["api"]`,
 		},
+		{
+			name: "months have several lengths", policies: []core.Policy{core.Calendar(100, core.Month)}, used: 100, after: 24 * time.Hour,
+			policy: `"api";q=100`, state: `"api";r=0;t=2592000`, retry: "2592000", violated: `["api"]`,
+		},
 		{name: "a window under a second", policies: []core.Policy{core.MinInterval(100 * time.Millisecond)}, policy: `"api";q=1`, state: `"api";r=0;t=1`},
 		{
 			name: "the largest integer", policies: []core.Policy{core.FixedWindow(1<<52, 24*time.Hour)}, unparsed: true,
@@ -91,37 +95,43 @@ func TestFields(t *testing.T) {
 			policy: `"a \"b\" \\c";q=1;w=60`, state: `"a \"b\" \\c";r=0;t=60`, retry: "60", violated: `["a \"b\" \\c"]`,
 		},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l := memory("api", test.policies...)
-				if test.used > 0 {
-					if d, err := l.AllowN(t.Context(), "anna", test.used); err != nil || !d.Allowed {
-						t.Fatal(d, err)
-					}
+		check := func(t *testing.T, fields func(http.Header, *nethttp.Verdict)) {
+			l := memory("api", test.policies...)
+			if test.used > 0 {
+				if d, err := l.AllowN(t.Context(), "anna", test.used); err != nil || !d.Allowed {
+					t.Fatal(d, err)
 				}
-				time.Sleep(test.after) // of the bubble
-				rule := rate(l)
-				if test.cost != 0 {
-					rule.Cost = costs(test.cost)
-				}
-				w := serve(guardOf(t, rates(rule)).Handler(status(204)), request("GET", "/"))
-				code, body, store, kind, length := 204, "", "", "", ""
-				if test.violated != "" {
-					code, body, store, kind = 429, quota+test.violated+"}", "no-store", "application/problem+json"
-					length = strconv.Itoa(len(body))
-				}
-				if w.Code != code || w.Body.String() != body {
-					t.Errorf("%d %s, want %d %s", w.Code, w.Body, code, body)
-				}
-				wantFields(t, w.Header(), map[string]string{
-					"RateLimit-Policy": test.policy, "RateLimit": test.state, "Retry-After": test.retry,
-					"Cache-Control": store, "Content-Type": kind, "Content-Length": length,
-				})
-				if !test.unparsed {
-					canonical(t, w.Header(), "RateLimit-Policy")
-					canonical(t, w.Header(), "RateLimit")
-				}
+			}
+			time.Sleep(test.after) // of the bubble
+			rule := rate(l)
+			if test.cost != 0 {
+				rule.Cost = costs(test.cost)
+			}
+			config := rates(rule)
+			config.Fields = fields
+			w := serve(guardOf(t, config).Handler(status(204)), request("GET", "/"))
+			code, body, store, kind, length := 204, "", "", "", ""
+			if test.violated != "" {
+				code, body, store, kind = 429, quota+test.violated+"}", "no-store", "application/problem+json"
+				length = strconv.Itoa(len(body))
+			}
+			if w.Code != code || w.Body.String() != body {
+				t.Errorf("%d %s, want %d %s", w.Code, w.Body, code, body)
+			}
+			wantFields(t, w.Header(), map[string]string{
+				"RateLimit-Policy": test.policy, "RateLimit": test.state, "Retry-After": test.retry,
+				"Cache-Control": store, "Content-Type": kind, "Content-Length": length,
 			})
+			if !test.unparsed {
+				canonical(t, w.Header(), "RateLimit-Policy")
+				canonical(t, w.Header(), "RateLimit")
+			}
+		}
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { check(t, nil) })
+		})
+		t.Run(test.name+", by the function", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { check(t, nethttp.RateLimitFields) })
 		})
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	_ "time/tzdata" // zones of calendars, on systems that have none
 
 	"github.com/redis/go-redis/v9"
 )

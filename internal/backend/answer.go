@@ -25,10 +25,16 @@ func (d *Decision) Len() int { return int(d.count) }
 func (d *Decision) At(i int) Answer {
 	c := &d.cells()[i]
 	a := described(c.Policy)
+	if d.Dated(i) && c.At > 0 {
+		a.Window = Span(c.Policy.WindowAt(c.At))
+	}
 	a.Allowed, a.Remaining = c.Short == 0, c.Remaining
 	a.NextAfter, a.ResetAfter, a.RetryAfter = Span(c.NextAfter), Span(c.ResetAfter), Span(c.RetryAfter)
 	return a
 }
+
+// Dated reports whether the windows of the i-th policy have several lengths, as months have.
+func (d *Decision) Dated(i int) bool { return d.cells()[i].Policy.Algorithm == step.Calendar }
 
 // described returns an answer without numbers of a key.
 func described(p *step.Policy) Answer {

@@ -233,10 +233,11 @@ func (r *reader) strangers(l *Limit) {
 		}
 		if !slices.ContainsFunc(p.Policies, func(p backend.Policy) bool {
 			return slices.ContainsFunc(standard.Policies, func(q backend.Policy) bool {
-				return p.Name == q.Name && p.Algorithm == q.Algorithm && p.Period == q.Period
+				return p.Name == q.Name && p.Algorithm == q.Algorithm && p.Period == q.Period &&
+					(p.Algorithm != step.Calendar || p.Identity() == q.Identity())
 			})
 		}) {
-			r.warnings = append(r.warnings, p.place.fault("plan %s has no policy with the name, the algorithm and the period of one in the default plan: keys that change between them start fresh", name))
+			r.warnings = append(r.warnings, p.place.fault("plan %s has no policy that counts as one of the default plan does, with its name, algorithm, period, first day and zone: keys that change between them start fresh", name))
 		}
 	}
 }

@@ -148,7 +148,7 @@ func TestFaults(t *testing.T) {
 		"blocked":        {`{"limits": {"api": {"plans": {"a": "unlimited"}, "default": "blocked"}}}`, `there is no such plan`},
 		// policies
 		"empty policy":     {free(`""`), `line 1, column 39: it does not begin with an algorithm: one of token-bucket, fixed-window`},
-		"word":             {free(`"secret-key 1"`), `line 1, column 39: it does not begin with an algorithm: one of token-bucket, fixed-window, sliding-window, sliding-log, min-interval, unlimited, blocked`},
+		"word":             {free(`"secret-key 1"`), `line 1, column 39: it does not begin with an algorithm: one of token-bucket, fixed-window, sliding-window, sliding-log, min-interval, calendar, unlimited, blocked`},
 		"period":           {plans + "{free: sliding-log 60/mintue}\n...", `line 3, column 19: "sliding-log 60/mintue": "mintue" is not a period`},
 		"rate":             {free(`"sliding-log 60"`), `"60" is not a rate`},
 		"number":           {free(`"sliding-log x/minute"`), `"x" is not a whole number of at most 2^53-1`},
@@ -272,8 +272,10 @@ func TestWarnings(t *testing.T) {
 		override(`{"key": "a", "plan": "free", "until": "` + time.Now().Add(-time.Hour).Format(time.RFC3339) + `"}`): "line 1, column 78: the override is over since",
 		`{"limits": {"api": {"plans": {"a": {"m": "sliding-log 1/minute", "d": "fixed-window 9/day"}}, "overrides": [{"key": "k", "policies": {"m": "sliding-log 2/minute"}}]}}}`: "line 1, column 134: it has no policy d, which the default plan has",
 		`{"limits": {"api": {"plans": {"a": {"m": "sliding-log 1/minute", "d": "fixed-window 9/day"}}, "overrides": [{"key": "k", "policies": "unlimited"}]}}}`:                   "",
-		`{"limits": {"api": {"default": "a", "plans": {"a": {"m": "sliding-log 1/minute"}, "b": {"x": "sliding-log 2/minute"}}}}}`:                                                "line 1, column 88: plan b has no policy with the name",
+		`{"limits": {"api": {"default": "a", "plans": {"a": {"m": "sliding-log 1/minute"}, "b": {"x": "sliding-log 2/minute"}}}}}`:                                                "line 1, column 88: plan b has no policy that counts as one of the default plan does",
 		`{"limits": {"api": {"default": "a", "plans": {"a": {"m": "sliding-log 1/minute"}, "b": {"x": "fixed-window 9/day", "m": "sliding-log 2/minute"}}}}}`:                     "",
+		`{"limits": {"api": {"default": "a", "plans": {"a": "calendar 9/month", "b": "calendar 9/month starting 15"}}}}`:                                                          "line 1, column 77: plan b has no policy that counts as one of the default plan does",
+		`{"limits": {"api": {"default": "a", "plans": {"a": "calendar 9/month", "b": "calendar 8/month in UTC"}}}}`:                                                               "",
 	} {
 		d, err := Parse([]byte(text))
 		if err != nil {
@@ -301,6 +303,7 @@ limits:
       - {network: "2001:db8::/48", plan: gold}
       - {key: "2001:db8:1::/64", policies: blocked}
   burst: {plans: {all: token-bucket 10/second burst 20}}
+  month: {default: free, plans: {free: calendar 1000/month, berlin: calendar 1000/month in Europe/Berlin, more: calendar 10/month}}
 slots:
   ws: {default: free, plans: {free: 3, gold: 20, staff: unlimited}, overrides: [{key: user-42, slots: 50}]}
 ...
@@ -325,6 +328,9 @@ func TestDiff(t *testing.T) {
 		{"key: user-42, plan", "key: user-43, plan"},
 		{"1000/minute}}\n", "1000/hour}}\n"},
 		{"10/second burst 20", "5/second burst 20"},
+		{"free: calendar 1000/month", "free: calendar 1000/month starting 15"},
+		{"Europe/Berlin", "Europe/Paris"},
+		{"calendar 10/month", "calendar 20/month"},
 		{"  burst: ", "  other: {plans: {all: blocked}}\n  burst: "},
 		{"free: 3", "free: 4"},
 		{"slots: 50", "slots: 51"},
@@ -342,9 +348,12 @@ limit "api": override of a key (line 11): gone, was plan gold, from 2026-01-01T0
 limit "api": override of a key (line 11): new, plan gold, from 2026-01-01T00:00:00Z, until 2099-12-01T00:00:00Z, note "ticket 815"
 limit "api": override of a prefix (line 12): minute: sliding-log 1000/minute -> minute: sliding-log 1000/hour; starts fresh: at most the old and the new limit together
 limit "burst": plan all: token-bucket 10/second burst 20 -> token-bucket 5/second burst 20; starts fresh: at most the old and the new limit together
+limit "month": plan berlin: calendar 1000/month in Europe/Berlin -> calendar 1000/month in Europe/Paris; starts fresh: at most the old and the new limit together
+limit "month": plan free: calendar 1000/month -> calendar 1000/month starting 15; starts fresh: at most the old and the new limit together
+limit "month": plan more: calendar 10/month -> calendar 20/month
 limit "other": new, plans all
 slots "ws": plan free: 3 -> 4
-slots "ws": override of a key (line 19): 50 -> 51
+slots "ws": override of a key (line 20): 50 -> 51
 `
 	var got strings.Builder
 	changes := Diff(parse(t, everything), parse(t, to))

@@ -53,7 +53,7 @@ func (s *Store) want(e *entry, now instant, n int64) int64 {
 		c := &e.cells[i]
 		life = min(life, c.Policy.Period*1000/4)
 		left := c.Remaining
-		if c.Policy.Algorithm == step.FixedWindow && at >= c.Policy.LeaseEnd(e.as) {
+		if c.Policy.Algorithm != step.SlidingWindow && at >= c.Policy.LeaseEnd(e.as) {
 			left = c.Policy.Capacity() // a new window
 		}
 		space = min(space, left)

@@ -511,6 +511,7 @@ func sets() [][]step.Numbers {
 		{neverOver(sliding(100, 100*ms, 1))},
 		{sliding(60, 300*ms, 2), fixed(150, 1000*ms)},
 		{neverOver(sliding(300, 1000*ms, 20)), fixed(400, 2000*ms)},
+		{step.Numbers{Algorithm: step.Calendar, Limit: 300, Period: step.Day}},
 	}
 }
 
@@ -540,6 +541,9 @@ func simulate(t *testing.T, seed int, ppm ...int64) (over int64, sc *schedule) {
 			sc.pulse = time.Duration(100+rng.IntN(500)) * time.Millisecond
 		}
 		time.Sleep(time.Duration(rng.IntN(1_000_000)) * time.Microsecond)
+		if sc.limiters[api][0].Algorithm == step.Calendar { // half of the schedule is before midnight
+			time.Sleep(24*time.Hour - 2*time.Second)
+		}
 		over = sc.run()
 	})
 	return over, sc

@@ -11,7 +11,8 @@
 --              clock; grid of lives; 1 if denied units count
 --              value: what the clock shows when nothing is used any more, in decimal digits
 --              The clock advances by the step with each tick. A bucket has short ticks, so its level falls steadily. A
---              window of the clock is one tick, so its level falls at once.
+--              window of the clock is one tick, so its level falls at once. Of a calendar, whose borders the script does not
+--              know, the numbers are: 0; the number of one of two windows; the step; units; limit; the three borders
 --   2 window   numbers: units; limit; length of a sub-window; how many count in full; 1 if one more counts by the part
 --              of it that is inside, 2 if in full; 1 if the first begins now; up to how many denied units count
 --              value: start of the newest sub-window; sum of those that count in full; the counts, newest first
@@ -36,7 +37,7 @@ now = time and time[1] * 1000000 + time[2] or tonumber(now)
 
 local registers = {nil, nil, nil, nil, nil, nil, nil, nil} -- the numbers of each
 local out, place, at = {pack('>I7', now), nil, nil}, 2, 1
-local told, tick, step, cost, full, ahead, grid, counted, text, _ -- the numbers of the latest level
+local told, tick, step, cost, full, ahead, grid, counted, text, ends, _ -- the numbers of the latest level
 local waiting, n, fits = nil, 0, true -- cells of a question that has several; whether all admit it, or nil: it fails
 for i = 1, #KEYS do
   local key, algorithm, ask, more, register, fresh = KEYS[i], byte(cells, at, at + 4)
@@ -46,7 +47,17 @@ for i = 1, #KEYS do
     numbers = {read('>I7I7I7I7I7I7I7I7', cells, at)}
     registers[register], at = numbers, at + 55 + fresh
     if algorithm == 1 then -- of a bucket, ticks in a microsecond; of a window, microseconds in its tick
-      if numbers[3] == 1 then numbers[1] = numbers[2] / numbers[1] end
+      if numbers[3] == 1 then
+        numbers[1] = numbers[2] / numbers[1]
+      elseif numbers[1] == 0 then
+        -- A calendar: as if its windows were so long that now is in the middle of the one that it is in. If now is in none
+        -- of the two, the tenth number is false, and else when a value may end: a day after its window.
+        local _, number, step, _, _, first, ends, last = unpack(numbers)
+        local known = first <= now and now < last
+        if now >= ends then number, ends = number + 1, last end
+        numbers[1], numbers[6], numbers[7], numbers[8] = now / (number + 0.5), step - 1, step, 0
+        numbers[10] = known and ends + 86400000000
+      end
       numbers[9] = string.sub(cells, at - fresh + 1, at - 1)
     end
   end
@@ -57,18 +68,20 @@ for i = 1, #KEYS do
 
   if algorithm == 1 then
     if numbers ~= told then
-      told, tick, _, step, cost, full, ahead, grid, counted, text = numbers, unpack(numbers)
+      told, tick, _, step, cost, full, ahead, grid, counted, text, ends = numbers, unpack(numbers)
     end
     local ticks, used, kept = step == 1 and now * tick or now / tick, 0, false
     local clock = (ticks - ticks % 1) * step
+    if ends == false then v = {err = 'WRONGTYPE'} end -- of a calendar: now is in a window that the client does not know
     if v then
       used = (#v < 17 and tonumber(v) or 0) - clock
       if used < 0 then
         used = 0
-      elseif used > ahead then -- the clock was ahead: nothing is left as of now
+      elseif used > ahead and (step == 1 or used >= 2 * step) then -- the clock was ahead: nothing is left as of now
         used = max(full, used % step)
         denied = format('%d', clock + used)
       else
+        if used > ahead then clock, used = clock + step, used - step end -- a window that has begun has begun
         kept = counted == 0 and (clock + used) % grid + cost < grid
       end
       if not kept then sound = #v > 0 and #v < 17 and string.find(v, '^[1-9]%d*$') end -- or INCRBY finds out
@@ -78,7 +91,7 @@ for i = 1, #KEYS do
     if kept then
       charged = admitted and text
     elseif admitted or denied or counted == 1 then
-      local last = step == 1 and (clock + used + cost + grid) / tick or (clock + used + cost + grid) / step * tick
+      local last = ends or step == 1 and (clock + used + cost + grid) / tick or (clock + used + cost + grid) / step * tick
       life = format('%d', floor((last - now) / 1000) + 1000)
       if admitted then charged = format('%d', clock + used + cost) end
       if counted == 1 then denied = format('%d', clock + max(used, min(used + cost, full))) end

@@ -20,6 +20,7 @@ type policy struct {
 	head     []byte // numbers before those of the units, in decide.lua
 	tail     []byte // and behind them
 	local    *step.Policy
+	store    *Store
 }
 
 var registers atomic.Int64
@@ -38,7 +39,7 @@ func newPolicy(p *step.Policy) *policy {
 		switch {
 		case r.Step > 1:
 			r.grid = r.Step
-		case r.Ticks == 1: // an interval
+		case r.Time == 1: // an interval
 			r.grid = max(r.Unit/16, 1_000_000)
 		}
 		r.head = words(r.Time, r.Ticks, r.Step)
@@ -74,20 +75,28 @@ const (
 )
 
 // numbers appends the numbers of a cell that asks for units, and says how in the byte before.
-func (p *policy) numbers(b []byte, units int64) []byte {
+func (p *policy) numbers(b []byte, of *step.Policy, units int64) []byte {
 	if p.Algorithm == level {
 		units = min(units, p.Full/p.Unit+1) * p.Unit // what never fits must not overflow
 	}
 	at := len(b)
-	b = append(b, p.head...)
+	head, tail := p.head, p.tail
+	if p.calendar() {
+		number, first, second, third := of.Borders(p.store.clock())
+		head, tail = words(0, number, p.Step), words(p.Full, first, second, third)
+	}
+	b = append(b, head...)
 	b = appendWord(b, units)
-	b = append(b, p.tail...)
+	b = append(b, tail...)
 	if p.Algorithm == level {
 		b = strconv.AppendInt(b, units, 10)
 	}
 	b[at-1] = byte(1 + len(b) - at - 8*wordBytes)
 	return b
 }
+
+// calendar reports whether the policy is of a calendar, which the script does not know: it is told of two windows.
+func (p *policy) calendar() bool { return p.Algorithm == level && p.Time == 0 }
 
 // corrections appends the ten numbers of a cell in settle.lua.
 func (p *policy) corrections(b []byte, c *step.Cell) []byte {
@@ -98,6 +107,9 @@ func (p *policy) corrections(b []byte, c *step.Cell) []byte {
 		charged := of.Clock(c.At)
 		back, more = min(back, p.Most/p.Unit)*p.Unit, min(more, p.Most/p.Unit)*p.Unit
 		x = [10]int64{p.Time, p.Ticks, p.Step, charged, back, more, p.Full, p.Most, p.grid}
+		if p.calendar() {
+			x[1], x[7], x[8], x[9] = of.Borders(p.store.clock())
+		}
 		if of.Algorithm == step.MinInterval && back > 0 {
 			x[9] = charged + p.Unit // then no other call came after it
 		}
@@ -149,6 +161,14 @@ func suffix(p *step.Policy) string {
 		b = append(append(b, 'l'), step.Span(p.Period)...)
 	case step.MinInterval:
 		b = append(append(b, 'i'), step.Span(p.Period)...)
+	case step.Calendar:
+		b = append(append(b, 'c'), p.Unit()...)
+		if p.Starting > 0 {
+			b = strconv.AppendInt(append(b, '/'), p.Starting, 10)
+		}
+		if p.Zone != "" {
+			b = append(append(b, '/'), p.Zone...)
+		}
 	}
 	return string(b)
 }

@@ -3,7 +3,8 @@
 --
 --   1 level    a time, and how many ticks it has; the step; what the clock showed at the charge; by how much to lower the
 --              level; by how much to raise it; limit; up to how far ahead of the clock it goes; grid of lives; the only
---              level that is lowered, or 0
+--              level that is lowered, or 0. Of a calendar: 0; the number of one of two windows; four as above; limit; three
+--              borders
 --   2 window   units to give back; units to count; when they were charged; limit; length of a sub-window; how many count
 --              in full; 1 if one more counts at all; 1 if the first begins now
 --   3 log      units to give back; units to count; when they were charged; limit; period; grid of lives
@@ -32,11 +33,19 @@ for i = 1, #KEYS do
     local span, ticks, step, charged, lower, raise, full, most, grid, only =
       read('>I7I7I7I7I7I7I7I7I7I7', cells, 71 * i - 69)
     local rate = step == 1 and ticks / span -- of a bucket: ticks in a microsecond
+    local ends = false -- of a calendar: of its window, as in decide.lua
+    if span == 0 then
+      if now < most or now >= only then v = {err = 'WRONGTYPE'} end
+      if now >= grid then ticks, grid = ticks + 1, only end
+      span, ends, most, only = now / (ticks + 0.5), grid, step - 1, 0
+    end
     local clock = rate and floor(now * rate) or floor(now / span) * step
-    local used, ahead = 0, false
+    local used, ahead, counts = 0, false, false -- counts: the value is of a window that is now, or that has begun
     if v then
       sound = #v > 0 and #v < 17 and find(v, '^[1-9]%d*$')
-      used = sound and max(v - clock, 0) or 0
+      used = sound and v - clock or 0
+      if not rate and used >= step and used < 2 * step then clock, used = clock + step, used - step end
+      counts, used = sound and not rate and used >= 0, max(used, 0)
       ahead = used > most
       if ahead then used = max(full, used % step) end
       if sound then answer = rep('0', 16 - #v) .. v end
@@ -45,12 +54,13 @@ for i = 1, #KEYS do
     lower = min(max(lower - max(clock - charged, 0), 0), used) -- less what has come back since
     local after = raise > 0 and max(used, min(used + raise, most)) or used - lower
     if not sound or after == used and not ahead then -- nothing
-    elseif after == 0 then
+    elseif after == 0 and (rate or clock == 0) then -- of other windows, it must be known that they have begun
       call('DEL', key)
-    elseif after < used and not ahead then
-      call('INCRBY', key, format('%d', -lower))
+    elseif not ahead and (counts or after < used) then
+      call('INCRBY', key, format('%d', after - used))
     else
-      set(key, format('%d', clock + after), rate and (clock + after + grid) / rate or (clock + after + grid) / step * span)
+      local last = rate and (clock + after + grid) / rate or (clock + after + grid) / step * span
+      set(key, format('%d', clock + after), ends and ends + 86400000000 or last)
     end
 
   elseif algorithm == 2 then
@@ -81,7 +91,7 @@ for i = 1, #KEYS do
     list[0] = max(list[0], min(list[0] + more, 9007199254740991 - sum))
     for k = 0, counts - 1 do all, words[k + 1] = all + list[k], pack('>I7', list[k]) end
     if not sound or not changed then -- nothing
-    elseif all == 0 then
+    elseif all == 0 and (counts > 1 or first == 1) then -- of a window of the clock, it must be known that it has begun
       call('DEL', key)
     else
       set(key, pack('>I7I7', start, sum + list[0]) .. table.concat(words), start + counts * span)

@@ -57,8 +57,9 @@ type Store struct {
 	called   func(store.Call)
 	changed  func(reason error)
 
-	portable  atomic.Bool // the server has no library struct
-	questions sync.Pool   // in a bubble of package synctest, channels must not come from outside
+	ahead     atomic.Int64 // of the server's clock before that of this process, in microseconds, as far as it has mattered
+	portable  atomic.Bool  // the server has no library struct
+	questions sync.Pool    // in a bubble of package synctest, channels must not come from outside
 	pauses    pauses
 
 	instant func([]byte) []byte // for tests: the time to use instead of the server's
@@ -138,6 +139,7 @@ func (s *Store) Prepare(policies []step.Policy) error {
 			continue
 		}
 		kept := newPolicy(p)
+		kept.store = s
 		p.Kept = kept
 		if s.failure != Local {
 			continue
@@ -218,18 +220,45 @@ func counted(cells []step.Cell) bool {
 	return false
 }
 
-// ask asks about cells of one hash slot.
+// ask asks about cells of one hash slot. If the server's clock shows another window of a calendar than the two of which it
+// was told, it has left cells alone, and is asked once more about them.
 func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	allowed, err = s.askOnce(ctx, mode, cells)
+	if !errors.Is(err, errOtherWindow) {
+		return allowed, err
+	}
+	var leftAlone []step.Cell
+	for i := range cells {
+		if cells[i].Short == undecided {
+			leftAlone = append(leftAlone, cells[i])
+		}
+	}
+	allowed, err = s.askOnce(ctx, mode, leftAlone)
+	if errors.Is(err, errOtherWindow) {
+		err = errForeign
+	}
+	for i := range cells {
+		if cells[i].Short == undecided {
+			cells[i], leftAlone = leftAlone[0], leftAlone[1:]
+		} else {
+			allowed = allowed && cells[i].Short == 0
+		}
+	}
+	return allowed, err
+}
+
+func (s *Store) askOnce(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	q := s.newQuestion(mode, cells)
 	to, hash := s.servers.of(s.names, &cells[0])
 	q.hash = hash
-	if err = s.submit(ctx, to, q); err != nil {
+	err = s.submit(ctx, to, q)
+	if err != nil && !errors.Is(err, errOtherWindow) {
 		return false, err // it may be in flight
 	}
 	copy(cells, q.cells)
 	allowed = q.allowed
 	s.free(q)
-	return allowed, nil
+	return allowed, err
 }
 
 // settle corrects charges where they were made. Each is sent once, even if the context has ended: one that is not

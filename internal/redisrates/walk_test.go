@@ -1,6 +1,7 @@
 package redisrates
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -9,10 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/storetest"
 )
+
+var dated = flag.Bool("dated", false, "a random walk is about calendars only")
 
 var questions = flag.Int("questions", 60_000, "how many questions of a random walk are asked")
 
@@ -32,7 +37,11 @@ func (m model) state(c *step.Cell, now int64) (s []int64, ahead bool) {
 	s = slices.Clone(old)
 	switch kept := p.Stored(); kept.Algorithm {
 	case level:
-		ahead = s[1]-p.Clock(now) > kept.Most
+		most := kept.Most
+		if kept.Step > 1 { // a window that has begun has begun
+			most += kept.Step
+		}
+		ahead = s[1]-p.Clock(now) > most
 		p.SetLevel(s, now, s[1])
 	case window:
 		_, spans := p.Lengths()
@@ -85,17 +94,29 @@ func (m model) settle(cells []step.Cell, now int64) (fits bool) {
 			continue
 		}
 		m[m.name(c)] = s
-		if after == 0 {
+		if after == 0 && !keptAtZero(c.Policy, s) {
 			delete(m, m.name(c))
 		}
 	}
 	return fits
 }
 
+// keptAtZero reports whether a value of which all was given back stays: it says that a window has begun, which no one has to
+// say of the first.
+func keptAtZero(p *step.Policy, s []int64) bool {
+	if p.Stored().Algorithm == level {
+		return p.Stored().Step > 1 && s[1] > 0
+	}
+	return p.Algorithm == step.FixedWindow && !p.FromFirst
+}
+
 // used returns how much is used, in whatever unit.
 func used(p *step.Policy, s []int64, now int64) int64 {
 	switch p.Stored().Algorithm {
 	case level:
+		if kept := p.Stored(); kept.Step > 1 && s[1] >= p.Clock(now) {
+			return s[1] % kept.Step
+		}
 		return max(s[1]-p.Clock(now), 0)
 	case window:
 		c := step.Cell{Policy: p}
@@ -109,6 +130,11 @@ func used(p *step.Policy, s []int64, now int64) int64 {
 
 // randomNumbers returns those of a policy, and whether its period is one of a few, so that plans share states.
 func randomNumbers(r *rand.Rand, periods []int64) step.Numbers {
+	if r.IntN(6) == 0 || *dated {
+		m := storetest.Dated(r)
+		m.Zone, m.Starting = storetest.Zones[r.IntN(2)], m.Starting%2*31
+		return m
+	}
 	m := step.Numbers{Algorithm: step.Algorithm(1 + r.IntN(5)), Period: periods[r.IntN(len(periods))], Limit: 1 + r.Int64N(12)}
 	switch m.Algorithm {
 	case step.TokenBucket:
@@ -304,6 +330,16 @@ func (w *walk) advance() {
 	}
 	w.now += w.busy.passed()
 	period := w.plans[0][0].Period
+	defer func(before int64) {
+		w.store.ahead.Store(w.now - time.Now().UnixMicro() + w.Int64N(72000e6) - 36000e6) // the clock of this process is another
+		if w.now < before {
+			w.prolong()
+		}
+	}(w.now)
+	if m := w.plans[w.IntN(len(w.plans))][0].Numbers; m.Algorithm == step.Calendar && w.IntN(3) == 0 {
+		w.now = storetest.Border(m, w.now, w.IntN(3)) - 2 + w.Int64N(5)
+		return
+	}
 	switch w.IntN(40) {
 	case 0:
 		w.now -= w.Int64N(period + 1)
@@ -315,6 +351,15 @@ func (w *walk) advance() {
 		w.now += []int64{0, 1, w.Int64N(3), w.Int64N(period/8 + 2), w.Int64N(period/2 + 1)}[w.IntN(5)]
 	}
 	w.now = min(max(w.now, 1_100_000_000_000_000), 3_800_000_000_000_000)
+}
+
+// prolong lets the values live on: when a server's clock steps back, they do, by as much.
+func (w *walk) prolong() {
+	const script = "for _, key in ipairs(redis.call('KEYS', '*')) do redis.call('PERSIST', key) end"
+	err := w.store.client.Eval(w.Context(), script, nil).Err()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		w.Fatal(err)
+	}
 }
 
 // Every decision, reading and settlement is that of package step, whatever came before: on clocks that step, and on the
@@ -337,14 +382,21 @@ func walkFor(t *testing.T, s *Store, questions int, real bool) {
 		}
 	}
 	seed := rand.Uint64()
-	w := &walk{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), store: s}
+	w := &walk{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), store: s, round: int(seed >> 40)} // names of calendars are alike
 	t.Logf("seed %d", seed)
 	if !real {
 		s.instant = func(b []byte) []byte { return strconv.AppendInt(b, w.now, 10) }
 	}
 	for asked := 0; asked < questions; w.round++ {
-		if !real {
+		if w.now = 0; !real {
 			w.now = 1_600_000_000_000_000 + w.Int64N(2_000_000_000_000_000)
+		}
+		if w.store.ahead.Store(0); !real {
+			w.store.ahead.Store(w.now - time.Now().UnixMicro())
+		}
+		err := s.client.FlushDB(t.Context()).Err()
+		if err != nil {
+			t.Fatal(err)
 		}
 		for w.plan(); len(w.plans) == 0; {
 			w.plan()
@@ -365,5 +417,29 @@ func TestStore(t *testing.T) {
 	s.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
 	storetest.Walk(t, rand.Uint64(), *questions/4, storetest.Subject{
 		Store: s, Sleep: func(d time.Duration) { now += d.Microseconds() + busy.passed() },
+		Fresh: func() { now = time.Now().UnixMicro() },
+	})
+}
+
+// The model of calendars knows time.Date only. The clocks of the server and of this process are as far apart as they like.
+func TestCalendars(t *testing.T) {
+	server := redistest.Start(t)
+	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	now, busy, r := int64(0), new(stall), rand.New(rand.NewPCG(rand.Uint64(), 0))
+	s.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
+	storetest.Walk(t, rand.Uint64(), *questions/4, storetest.Subject{
+		Store: s,
+		Fresh: func() { now = 31536000e6 + r.Int64N(70*31557600e6) },
+		Sleep: func(d time.Duration) {
+			now += d.Microseconds() + busy.passed()
+			for _, skipped := range []int64{788868000e6, 1325239200e6} { // days of which no window has borders with the next
+				if skipped-1e6 < now && now < skipped {
+					now = skipped
+				}
+			}
+			if r.IntN(3) > 0 { // else the process has to find out
+				s.ahead.Store(now - time.Now().UnixMicro() + r.Int64N(86400e6) - 43200e6)
+			}
+		},
 	})
 }

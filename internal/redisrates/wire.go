@@ -1,8 +1,10 @@
 package redisrates
 
 import (
+	"cmp"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/headgate/headgate/internal/step"
 )
@@ -95,7 +97,7 @@ func (c *call) ask(p *policy, cell *step.Cell, mode step.Mode, more bool) {
 	c.cells = append(c.cells, head[:]...)
 	if register.policy != p || register.units != units {
 		register.policy, register.units = p, units
-		c.cells = p.numbers(c.cells, units)
+		c.cells = p.numbers(c.cells, cell.Policy, units)
 	}
 }
 
@@ -121,6 +123,8 @@ type reply string
 
 var (
 	errReply = errors.New("headgate: the reply of the script is too short")
+
+	errOtherWindow = errors.New("headgate: the clock of Redis shows another window of a calendar than was asked about")
 
 	errForeign = errors.New("headgate: Redis has a value under the name of a limit that is none of headgate's: delete it")
 )
@@ -167,17 +171,29 @@ func (s *Store) finish(batch []*question, text string) error {
 			} else {
 				q.answer(c, now, &r)
 			}
-			c.At, c.Source = now, step.SourceStore
+			if c.Short != undecided {
+				c.At, c.Source = now, step.SourceStore
+			} else if c.Policy.Kept.(*policy).calendar() { // or its value is foreign
+				q.err = errOtherWindow
+				s.ahead.Store(now - time.Now().UnixMicro())
+			}
 		}
 	}
 	return nil
 }
 
+// undecided is the Short of a cell that the script has left alone.
+const undecided = -1
+
+// clock returns what the clock of the server shows, as far as is known: what this one does, unless they are half of a
+// window of a calendar or more apart.
+func (s *Store) clock() int64 { return time.Now().UnixMicro() + s.ahead.Load() }
+
 // answer reads the answer of a cell: the value before, on which the step is repeated.
 func (q *question) answer(c *step.Cell, now int64, r *reply) {
 	p, flags := c.Policy.Kept.(*policy), r.take(1)[0]
 	if flags&cellForeign != 0 {
-		q.allowed, q.err = false, errForeign
+		q.allowed, q.err, c.Short = false, cmp.Or(q.err, errForeign), undecided
 		return
 	}
 	q.allowed = flags&questionAllowed != 0
@@ -264,7 +280,7 @@ func (q *question) settled(c *step.Cell, now int64, r *reply) {
 	p, flags := c.Policy.Kept.(*policy), r.take(1)[0]
 	switch {
 	case flags&cellForeign != 0:
-		q.err = errForeign
+		q.err, c.Short = cmp.Or(q.err, errForeign), undecided
 	case p.Algorithm == log:
 		n, room := c.N, max(c.Policy.Capacity()-r.word(), 0)
 		c.N = 1

@@ -16,6 +16,8 @@ type level struct {
 	full   int64   // how far ahead of the clock a level may be after a charge
 	most   int64   // and after a report
 	units  divisor // by per
+
+	calendar *calendar // of a Calendar, whose ticks are its windows; else nil
 }
 
 // newLevel reports whether the numbers are those of a level.
@@ -33,6 +35,10 @@ func newLevel(m Numbers) (l level, ok bool) {
 	case m.Algorithm == FixedWindow && !m.FromFirst && m.Limit <= m.Period/8:
 		step = 2 * m.Period // so the clock is below 2^53 until 2112, and reports of 16 times the limit count
 		l.per, l.full, l.most, l.period = 1, m.Limit, step-1, newDivisor(m.Period)
+	case m.Algorithm == Calendar:
+		l.calendar = newCalendar(m)
+		step = l.calendar.windowStep
+		l.per, l.full, l.most = 1, m.Limit, step-1
 	default:
 		return l, false
 	}
@@ -42,6 +48,14 @@ func newLevel(m Numbers) (l level, ok bool) {
 
 // Clock returns what the clock shows at an instant.
 func (l *level) Clock(now int64) int64 {
+	if l.calendar != nil {
+		return l.calendar.window(now).number * l.calendar.windowStep
+	}
+	return l.shows(now)
+}
+
+// shows is Clock, but not of a calendar.
+func (l *level) shows(now int64) int64 {
 	if l.steps.by == 1 {
 		return l.ticks(now)
 	}
@@ -65,18 +79,27 @@ func (l *level) wait(now, clock, d int64) int64 {
 	return t - now + int64(uint64(l.ticks(t)-clock-d)>>63) + int64(uint64(l.ticks(t+1)-clock-d)>>63)
 }
 
-// used returns how far the level is ahead of the clock.
-func (l *level) used(s *[2]int64, now, clock int64) int64 {
+// clockOf returns what the clock shows for a state, if it shows clock by itself.
+func (l *level) clockOf(s *[2]int64, now, clock int64) int64 {
 	if s[1]-clock > l.most {
-		l.wentBack(s, now)
+		return l.wentBack(s, now, clock)
 	}
-	return max(s[1]-clock, 0)
+	return clock
 }
 
-// wentBack is used after the clock has gone back, as the level is further ahead than it can be: nothing is left as of now.
-func (l *level) wentBack(s *[2]int64, now int64) {
-	clock := l.Clock(now)
-	l.set(s, now, clock, max(l.full, (s[1]-clock)%int64(l.steps.by)))
+// used returns how far the level is ahead of the clock.
+func used(s *[2]int64, clock int64) int64 { return max(s[1]-clock, 0) }
+
+// wentBack returns what the clock shows for a state whose level is further ahead than it can be: the clock has gone back. A
+// window that has begun has begun, so the clock shows the next one. From further ahead, nothing is left as of now.
+func (l *level) wentBack(s *[2]int64, now, clock int64) int64 {
+	windowStep := int64(l.steps.by)
+	ahead := s[1] - clock
+	if windowStep > 1 && ahead < 2*windowStep {
+		return clock + windowStep
+	}
+	l.setAny(s, now, clock, max(l.full, ahead%windowStep))
+	return clock
 }
 
 func (l *level) set(s *[2]int64, now, clock, used int64) {
@@ -84,8 +107,9 @@ func (l *level) set(s *[2]int64, now, clock, used int64) {
 }
 
 func (p *Policy) takeLevel(s *[2]int64, now, n int64, charge bool, c *Cell) bool {
-	l, clock := &p.level, p.Clock(now)
-	used := l.used(s, now, clock)
+	l := &p.level
+	clock := l.clockOf(s, now, p.shows(now))
+	used := used(s, clock)
 	after := used + n*l.per
 	fits := after <= l.full
 	c.Short, c.RetryAfter = 0, 0
@@ -111,15 +135,16 @@ func (p *Policy) takeLevel(s *[2]int64, now, n int64, charge bool, c *Cell) bool
 
 // denyLevel counts units that were refused.
 func (p *Policy) denyLevel(s *[2]int64, now, n int64) {
-	clock := p.Clock(now)
-	used := p.used(s, now, clock)
+	clock := p.clockOf(s, now, p.shows(now))
+	used := used(s, clock)
 	p.set(s, now, clock, max(used, min(used+n*p.per, p.full)))
 }
 
 // addLevel counts units that have been used.
 func (p *Policy) addLevel(s *[2]int64, now, n int64) {
-	clock := p.Clock(now)
-	if used := p.used(s, now, clock); used < p.most {
+	clock := p.clockOf(s, now, p.shows(now))
+	used := used(s, clock)
+	if used < p.most {
 		p.set(s, now, clock, min(used+min(n, p.most/p.per)*p.per, p.most))
 	}
 }
@@ -127,12 +152,14 @@ func (p *Policy) addLevel(s *[2]int64, now, n int64) {
 // dropLevel gives back less by what has come back since the charge: had the units not been taken, nothing might have been
 // used, and the level would not have fallen any further.
 func (p *Policy) dropLevel(s *[2]int64, now, at, n int64) {
-	clock := p.Clock(now)
-	if p.calls && s[1] != p.Clock(at)+p.per {
+	if p.calls && s[1] != p.shows(at)+p.per {
 		return // another call was the last
 	}
-	if back := n*p.per - max(clock-p.Clock(at), 0); back > 0 {
-		p.set(s, now, clock, max(p.used(s, now, clock)-back, 0))
+	clock := p.clockOf(s, now, p.shows(now))
+	used := used(s, clock)
+	back := n*p.per - max(clock-p.shows(at), 0)
+	if back > 0 {
+		p.set(s, now, clock, max(used-back, 0))
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 	SlidingWindow
 	SlidingLog
 	MinInterval
+	Calendar
 	Constant // Unlimited or, with a Limit of 0, Blocked
 )
 
@@ -25,13 +26,17 @@ const (
 type Numbers struct {
 	Algorithm   Algorithm
 	Limit       int64 // events per Period
-	Period      int64 // in microseconds
+	Period      int64 // in microseconds; of a calendar, its unit
 	Burst       int64 // of a token bucket
 	Debt        int64 // of a token bucket: units beyond the Burst that it counts at most, or UsualDebt
 	Resolution  int64 // sub-windows of a sliding window
 	NeverOver   bool  // sliding window: the oldest sub-window counts in full
 	CountDenied bool  // windows and log: refused attempts count
 	FromFirst   bool  // fixed window: windows begin with the first unit of a key
+
+	// Of a calendar: the day on which a week or a month begins, or 0 for the first; the name of the zone, or "" for UTC.
+	Starting int64
+	Zone     string
 }
 
 // New returns a policy of a limiter. The error joins everything that is wrong with the numbers.
@@ -49,6 +54,8 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 	}
 	var level bool
 	switch p.level, level = newLevel(m); {
+	case m.Algorithm == Calendar:
+		p.kind = isCalendar
 	case level:
 	case m.Algorithm == SlidingLog:
 		p.kind = isLog
@@ -98,7 +105,7 @@ func (m Numbers) Check() error {
 	case a == Constant:
 		return nil
 	case a < TokenBucket || a > Constant:
-		return errors.New("no policy: use TokenBucket, FixedWindow, SlidingWindow, SlidingLog, MinInterval, Unlimited or Blocked")
+		return errors.New("no policy: use TokenBucket, FixedWindow, SlidingWindow, SlidingLog, MinInterval, Calendar, Unlimited or Blocked")
 	}
 	fault(a != MinInterval && m.Limit == 0, "a rate of 0 events: to refuse everything, use Blocked")
 	fault(a != MinInterval && m.Limit < 0, "a rate of %d events: there must be at least 1", m.Limit)
@@ -107,13 +114,17 @@ func (m Numbers) Check() error {
 	fault(m.Period <= 0 && m.Period != NoPeriod, "a period must be positive, and at most 142 years")
 	fault(m.Period > MaxSpan, "a period must be at most 142 years")
 	sound := len(faults) == 0 // the rate: some of the checks below need a valid one
-	fault(m.CountDenied && (a == TokenBucket || a == MinInterval), "CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
+	fault(m.CountDenied && (a == TokenBucket || a == MinInterval || a == Calendar), "CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
 	fault(m.NeverOver && a != SlidingWindow, "NeverOver is for SlidingWindow")
 	fault(m.FromFirst && a != FixedWindow, "FromFirst is for FixedWindow")
 	fault(m.Burst != 0 && a != TokenBucket, "Burst is for TokenBucket")
 	fault(m.Debt != 0 && a != TokenBucket, "Debt is for TokenBucket")
 	fault(m.Resolution != 0 && a != SlidingWindow, "Resolution is for SlidingWindow")
+	fault(m.Starting != 0 && a != Calendar, "Starting is for Calendar")
+	fault(m.Zone != "" && a != Calendar, "In is for Calendar")
 	switch a {
+	case Calendar:
+		m.checkCalendar(fault)
 	case TokenBucket:
 		slow := sound && m.Limit <= m.Period // at most one a microsecond
 		fault(m.Burst <= 0, "a burst must be at least 1, is %d", m.Burst)
@@ -143,8 +154,14 @@ const UsualDebt = math.MinInt64
 // UsualResolution is that of a sliding window that does not set it.
 const UsualResolution = 10
 
-// whole returns the numbers with the debt that a UsualDebt stands for.
+// whole returns the numbers with the debt that a UsualDebt stands for, and without what a calendar does anyway.
 func (m Numbers) whole() Numbers {
+	if m.Starting == 1 {
+		m.Starting = 0
+	}
+	if m.Zone == "UTC" {
+		m.Zone = ""
+	}
 	if m.Debt == UsualDebt && m.Algorithm == TokenBucket {
 		m.Debt = m.DefaultDebt()
 	}

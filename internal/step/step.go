@@ -54,6 +54,7 @@ const (
 	isLevel kind = iota
 	isWindow
 	isLog
+	isCalendar // a level whose clock is another
 	isConstant
 )
 
@@ -63,10 +64,13 @@ func (p *Policy) Capacity() int64 { return p.limit }
 // Constant reports whether it always decides the same. Its state is nil.
 func (p *Policy) Constant() bool { return p.kind == isConstant }
 
-// Window returns the time over which Capacity units are admitted.
+// Window returns the time over which Capacity units are admitted, or 0 if it differs: see WindowAt.
 func (p *Policy) Window() int64 {
-	if p.Algorithm == TokenBucket {
+	switch {
+	case p.Algorithm == TokenBucket:
 		return p.refill
+	case p.calendar != nil:
+		return 0
 	}
 	return p.Period
 }
@@ -189,9 +193,13 @@ func (c *Cell) Admits(s []int64, now int64) bool {
 	case s == nil:
 		return n <= p.limit
 	case p.kind == isLevel:
-		return p.used((*[2]int64)(s), now, p.Clock(now))+n*p.per <= p.full
+		level := (*[2]int64)(s)
+		return used(level, p.clockOf(level, now, p.shows(now)))+n*p.per <= p.full
 	case p.kind == isWindow:
 		return n <= p.left(s, now)
+	case p.kind == isCalendar:
+		level := (*[2]int64)(s)
+		return used(level, p.clockOf(level, now, p.Clock(now)))+n <= p.full
 	}
 	p.expire(s, now)
 	return s[logCount]+n <= p.limit
@@ -219,6 +227,8 @@ func (c *Cell) Take(s []int64, now int64, charge bool) bool {
 		return p.takeLevel((*[2]int64)(s), now, n, charge, c)
 	case p.kind == isWindow:
 		return p.takeWindow(s, now, n, charge, c)
+	case p.kind == isCalendar:
+		return p.takeCalendar((*[2]int64)(s), now, n, charge, c)
 	}
 	return p.takeLog(s, now, n, charge, c)
 }
@@ -276,6 +286,8 @@ func (c *Cell) Settle(s []int64, now int64) {
 		p.addLevel((*[2]int64)(s), now, n)
 	case n > 0 && p.kind == isWindow:
 		p.addWindow(s, n, MaxInt)
+	case p.kind == isCalendar:
+		p.settleCalendar((*[2]int64)(s), now, at, n)
 	case n > 0:
 		p.push(s, now, n)
 	case p.kind == isLevel:

@@ -6,7 +6,7 @@ import "errors"
 type Stored struct {
 	Algorithm byte // 1: level; 2: window; 3: log
 
-	// Of a level: the ticks of its clock in a time; by how much the clock advances with each; how much of it a unit takes;
+	// Of a level: the ticks of its clock in a time, which is 0 of a calendar; by how much the clock advances with each; how much of it a unit takes;
 	// how far ahead of the clock a level may be after a charge, and after a report.
 	Time, Ticks, Step, Unit, Full, Most int64
 
@@ -34,6 +34,8 @@ func (p *Policy) Stored() Stored {
 	switch {
 	case p.calls:
 		s.Time = 1
+	case p.calendar != nil:
+		s.Time = 0
 	case p.Algorithm == TokenBucket:
 		s.Ticks = p.Limit * p.per
 	}
@@ -42,9 +44,11 @@ func (p *Policy) Stored() Stored {
 
 // SetLevel makes the state of a level that is read elsewhere.
 func (p *Policy) SetLevel(state []int64, now, level int64) {
-	s, clock := (*[2]int64)(state), p.Clock(now)
+	s := (*[2]int64)(state)
 	s[1] = level
-	p.set(s, now, clock, p.used(s, now, clock))
+	clock := p.clockOf(s, now, p.Clock(now))
+	used := used(s, clock)
+	p.setAny(s, now, clock, used)
 }
 
 // SetWindow makes the state of a window, of which the counts are set, that is read elsewhere.

@@ -17,7 +17,7 @@ const (
 )
 
 // algorithms are the words that texts begin with, by Algorithm - 1.
-var algorithms = []string{"token-bucket", "fixed-window", "sliding-window", "sliding-log", "min-interval"}
+var algorithms = []string{"token-bucket", "fixed-window", "sliding-window", "sliding-log", "min-interval", "calendar"}
 
 // options are the words that may follow.
 var options = map[Algorithm][]string{
@@ -25,6 +25,7 @@ var options = map[Algorithm][]string{
 	FixedWindow:   {"from-first", "count-denied"},
 	SlidingWindow: {"resolution", "never-over", "count-denied"},
 	SlidingLog:    {"count-denied"},
+	Calendar:      {"starting", "in"},
 }
 
 // periods are the units of periods, the largest first. A word stands for one of it.
@@ -48,7 +49,12 @@ func (m Numbers) String() string {
 	if m.Algorithm == MinInterval {
 		return s + period(m.Period, false)
 	}
-	s += strconv.FormatInt(m.Limit, 10) + "/" + period(m.Period, true)
+	s += strconv.FormatInt(m.Limit, 10) + "/"
+	if m.Algorithm == Calendar {
+		s += m.Unit()
+	} else {
+		s += period(m.Period, true)
+	}
 	if m.Algorithm == TokenBucket {
 		s += fmt.Sprintf(" burst %d", m.Burst)
 	}
@@ -66,6 +72,12 @@ func (m Numbers) String() string {
 	}
 	if m.CountDenied {
 		s += " count-denied"
+	}
+	if m.Starting != 0 {
+		s += fmt.Sprintf(" starting %d", m.Starting)
+	}
+	if m.Zone != "" {
+		s += " in " + m.Zone
 	}
 	return s
 }
@@ -137,7 +149,11 @@ func parse(words []string) (m Numbers, err error) {
 			return m, err
 		}
 	}
-	microseconds, err := parsePeriod(per)
+	parse := parsePeriod
+	if a == Calendar {
+		parse = parseUnit
+	}
+	microseconds, err := parse(per)
 	if err != nil {
 		return m, err
 	}
@@ -178,6 +194,14 @@ func (m *Numbers) parseOptions(algorithm string, words []string) error {
 			m.FromFirst = true
 		case "count-denied":
 			m.CountDenied = true
+		case "starting":
+			number = &m.Starting
+		case "in":
+			i++
+			if i == len(words) {
+				return errors.New("in needs a time zone, such as in Europe/Berlin")
+			}
+			m.Zone = words[i]
 		}
 		if number == nil {
 			continue
@@ -215,6 +239,15 @@ func parsePeriod(s string) (int64, error) {
 		return n * u.microseconds, nil
 	}
 	return 0, fmt.Errorf("%q is not a period: a number and us, ms, s, m, h or d, such as 30s, or one of second, minute, hour and day", s)
+}
+
+// parseUnit returns the period that stands for a unit of a calendar.
+func parseUnit(word string) (int64, error) {
+	unit := unitOfWord(word)
+	if unit.word == "" {
+		return 0, fmt.Errorf("%q is not a window of a calendar: one of day, week, month and year", word)
+	}
+	return unit.period, nil
 }
 
 // parseNumber takes digits without a leading zero.

@@ -193,6 +193,10 @@ func (p *Policy) LeaseEnd(at int64) int64 {
 		return 0
 	case p.Algorithm == FixedWindow:
 		return at - at%p.Period + p.Period
+	case p.calendar != nil && at == 0: // none is asked about
+		return p.Period
+	case p.calendar != nil:
+		return p.calendar.window(at).end
 	case p.Algorithm == SlidingWindow:
 		return at - at%p.sub + p.sub
 	}

@@ -28,6 +28,8 @@ func newModel(m step.Numbers) model {
 			return &opened{period: m.Period}
 		}
 		return &counts{sub: m.Period, over: true, at: map[int64]int64{}}
+	case step.Calendar:
+		return newDated(m)
 	case step.SlidingWindow:
 		sub := (m.Period + m.Resolution - 1) / m.Resolution
 		return &counts{sub: sub, k: m.Resolution, over: m.NeverOver, at: map[int64]int64{}}

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/big"
 	"math/rand/v2"
@@ -12,11 +13,14 @@ import (
 	"github.com/headgate/headgate/internal/store"
 )
 
+var calendars = flag.Bool("calendars", false, "walks are about calendars only")
+
 // A Subject is a store under test.
 type Subject struct {
 	Store store.Store
 	Sleep func(time.Duration) // by its clock, about
 	Skip  func(step.Numbers) bool
+	Fresh func() // a world begins: its clock may show another instant
 }
 
 // A world has some policies, each with the models of its keys.
@@ -29,6 +33,7 @@ type world struct {
 	models   map[string]model
 	receipts []receipt
 	longest  int64
+	now      int64 // of the last answer
 	trace    []string
 }
 
@@ -40,6 +45,9 @@ func Walk(t *testing.T, seed uint64, questions int, s Subject) {
 	r := rand.New(rand.NewPCG(seed, 3))
 	for asked, number := 0, 0; asked < questions; number++ {
 		w := &world{t: t, r: r, s: s, prefix: fmt.Sprint(seed, "-", number, "-"), models: map[string]model{}}
+		if s.Fresh != nil {
+			s.Fresh()
+		}
 		if !w.draw() {
 			continue
 		}
@@ -82,6 +90,9 @@ func (w *world) draw() bool {
 
 // numbers draws numbers that a model has exactly: of a bucket, a unit takes whole microseconds.
 func numbers(r *rand.Rand) step.Numbers {
+	if r.IntN(6) == 0 || *calendars {
+		return Dated(r)
+	}
 	m := step.Numbers{Limit: 1 + r.Int64N([]int64{1, 3, 10, 100}[r.IntN(4)])}
 	m.Period = 1 + r.Int64N([]int64{3, 1000, 300_000, 5_000_000, 3600e6}[r.IntN(5)])
 	switch m.Algorithm = step.Algorithm(1 + r.IntN(5)); m.Algorithm {
@@ -116,6 +127,10 @@ func (w *world) pause() {
 		d = w.r.Int64N(w.longest/10 + 1)
 	case 7:
 		d = w.r.Int64N(2*w.longest + 1)
+	}
+	ps := w.limiters[w.r.IntN(len(w.limiters))]
+	if m := ps[w.r.IntN(len(ps))].Numbers; m.Algorithm == step.Calendar && w.now > 0 && w.r.IntN(2) == 0 {
+		d = max(Border(m, w.now, 1+w.r.IntN(2))-w.now-2+w.r.Int64N(5), 0)
 	}
 	w.s.Sleep(time.Duration(d) * time.Microsecond)
 }
@@ -232,8 +247,10 @@ func (w *world) ask(mode step.Mode, cells []step.Cell) {
 	allowed, err := w.s.Store.Ask(context.Background(), mode, cells)
 	if err != nil {
 		w.t.Error(err)
+		w.log(mode, cells, allowed)
 		return
 	}
+	w.now = cells[0].At
 	w.log(mode, cells, allowed)
 	want := true
 	for i := range cells {
