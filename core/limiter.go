@@ -67,8 +67,8 @@ func (r *root) clone() *root {
 }
 
 // WithPlan returns the limiter with a plan, by which other policies apply: see [Limiter.Plan]. Windows and logs of
-// equal period keep what a key has used when its plan changes; a bucket, or another period, starts fresh, so what
-// plans of different kinds admit together is at most the sum of them. It panics if an argument is wrong.
+// equal period keep what a key has used when its plan changes; a bucket, another period, or a FixedWindow with a limit
+// on the other side of an eighth of its period in microseconds, starts fresh, so what plans of different kinds admit together is at most the sum of them. It panics if an argument is wrong.
 func (l *Limiter) WithPlan(plan string, policies ...Policy) *Limiter {
 	if plan == "" {
 		panic(`headgate: the plan "" is the default: give it to NewLimiter`)

@@ -32,8 +32,8 @@ func newLevel(m Numbers) (l level, ok bool) {
 	case m.Algorithm == MinInterval:
 		l.rate, l.tick = 1, 1
 		l.per, l.full, l.most = m.Period, m.Period, m.Period+1 // so a call that is reported is another than the last
-	case m.Algorithm == FixedWindow && !m.FromFirst && m.Limit <= m.Period/8:
-		step = 2 * m.Period // so the clock is below 2^53 until 2112, and reports of 16 times the limit count
+	case m.Algorithm == FixedWindow && !m.FromFirst && m.Limit <= m.Period/8 && m.Period <= MaxSpan/8:
+		step = 2 * m.Period // so a level is below 2^53 until 2095, and reports of 16 times the limit count
 		l.per, l.full, l.most, l.period = 1, m.Limit, step-1, newDivisor(m.Period)
 	case m.Algorithm == Calendar:
 		l.calendar = newCalendar(m)

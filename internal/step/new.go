@@ -144,8 +144,14 @@ func (m Numbers) Check() error {
 	return errors.Join(faults...)
 }
 
-// mostUnits returns how many units a token bucket of a valid rate can count: with the clock they are below 2^53.
-func (m Numbers) mostUnits() int64 { return MaxSpan / ((m.Period + m.Limit - 1) / m.Limit) }
+// mostUnits returns how many units a token bucket of a valid rate can count: so many that until 2100 a level, which is the
+// clock and they, is below 2^53.
+func (m Numbers) mostUnits() int64 {
+	ticksOfUnit := (m.Period + m.Limit - 1) / m.Limit
+	rate := float64(m.Limit*ticksOfUnit) / float64(m.Period) // from 1 to 2
+	clock := int64(130 * 31_557_600e6 * rate)
+	return min(MaxSpan, 1<<53-clock) / ticksOfUnit
+}
 
 // UsualDebt is the Debt of a token bucket that does not set it: as much as the Burst, or fewer if more cannot be counted
 // exactly.
@@ -170,7 +176,8 @@ func (m Numbers) whole() Numbers {
 
 // DefaultDebt returns the debt that a UsualDebt stands for.
 func (m Numbers) DefaultDebt() int64 {
-	if m.Algorithm != TokenBucket || m.Limit <= 0 || m.Period <= 0 || m.Burst <= 0 {
+	valid := m.Limit > 0 && m.Limit <= MaxInt && m.Period > 0 && m.Period <= MaxSpan
+	if m.Algorithm != TokenBucket || !valid || m.Burst <= 0 {
 		return 0
 	}
 	return max(min(m.Burst, m.mostUnits()-m.Burst), 0)

@@ -293,3 +293,82 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// Numbers of the whole range of int64 have a text and faults, and no arithmetic that overflows.
+func TestNumbersOfAnySize(t *testing.T) {
+	sizes := []int64{math.MinInt64, math.MinInt64 + 1, -MaxInt, -1, 0, 1, 2, 3, 1 << 20, 1 << 32, MaxSpan - 1, MaxSpan, MaxSpan + 1, MaxInt, MaxInt + 1, math.MaxInt64 - 1, math.MaxInt64}
+	for a := Algorithm(0); a <= Constant+1; a++ {
+		for _, limit := range sizes {
+			for _, period := range sizes {
+				for _, burst := range sizes {
+					for _, option := range []int64{UsualDebt, 0, 1, MaxInt, math.MaxInt64} {
+						m := Numbers{Algorithm: a, Limit: limit, Period: period}
+						switch a {
+						case TokenBucket:
+							m.Burst, m.Debt = burst, option
+						case SlidingWindow:
+							m.Resolution = burst
+						case Calendar:
+							m.Starting = burst
+						}
+						text := m.String()
+						err := m.Check()
+						if err != nil {
+							continue
+						}
+						p, err := New("l", "l", m)
+						if err != nil {
+							t.Fatal(text, err)
+						}
+						parsed, err := Parse(text)
+						if err != nil || parsed.String() != text {
+							t.Fatal(text, parsed, err)
+						}
+						p.Identity()
+						_, _ = m.Share(3)
+						_ = p.Stored()
+					}
+				}
+			}
+		}
+	}
+}
+
+// A script computes with doubles: until 2095, whatever is charged and reported, no word of a state that it keeps exceeds what
+// they hold. The first word is the end, which it does not keep.
+func TestWordsAreIntegersOfADouble(t *testing.T) {
+	const end = 125 * 31_557_600 * second // 2095
+	r := rand.New(rand.NewPCG(1, 2))
+	tried := 0
+	for range 200_000 {
+		size := func(most int64) int64 { return 1 + r.Int64N(most)>>r.IntN(52) }
+		m := Numbers{Algorithm: TokenBucket + Algorithm(r.IntN(6)), Limit: size(MaxInt), Period: size(MaxSpan)}
+		switch m.Algorithm {
+		case TokenBucket:
+			m.Burst, m.Debt = size(MaxInt), UsualDebt
+		case SlidingWindow:
+			m.Resolution = size(MaxResolution)
+		case MinInterval:
+			m.Limit = 0
+		case Calendar:
+			m.Period = units[r.IntN(len(units))].period
+		}
+		p, err := New("l", "l", m)
+		if err != nil {
+			continue
+		}
+		tried++
+		now := r.Int64N(end) + 1
+		report := Cell{Policy: &p, N: MaxInt}
+		state := report.Room(p.New(), now, true)
+		report.Settle(state, now)
+		for _, word := range state[1:] {
+			if word < 0 || word > MaxInt {
+				t.Fatalf("%v at %d: %d", m, now, state)
+			}
+		}
+	}
+	if tried < 20_000 {
+		t.Error(tried)
+	}
+}

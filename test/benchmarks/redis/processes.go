@@ -82,12 +82,12 @@ func serve(ctx context.Context, name, addr string, l limit, duration, gap time.D
 	var all share
 	var faults []error
 	var wait sync.WaitGroup
-	end := time.Now().Add(duration)
 	for range callers {
 		wait.Go(func() {
 			var own share
 			var fault error
 			next := time.Now()
+			end := next.Add(duration)
 			for now := next; now.Before(end) && fault == nil; {
 				if l == shared {
 					next = next.Add(16 * gap)
