@@ -401,49 +401,55 @@ func TestRefundAboveTheShare(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
+	month := step.Numbers{Algorithm: step.Calendar, Limit: 8, Period: step.Month}
 	for failure, want := range map[Failure]step.Source{Local: step.SourceLocal, Open: step.SourceOpen, Closed: step.SourceNone} {
-		inBubble(t, Config{Failure: failure, Servers: 4}, func(t *testing.T, f *fake, s *Store, _ *step.Policy) {
-			f.be(failing(errors.New("connection refused")))
-			p := &s.limiter(t, "api", logOf(8, time.Hour))[0]
-			var made []step.Cell
-			for range 8 {
-				c := []step.Cell{cell(p, "k", 1)}
-				allowed, err := s.Ask(t.Context(), step.Allow, c)
-				if failure == Closed && !errors.Is(err, store.ErrUnavailable) || failure != Closed && (err != nil || c[0].Source != want) {
-					t.Fatal(failure, err, c)
-				}
-				if allowed {
-					made = append(made, c[0])
-				}
-			}
-			if n := map[Failure]int{Local: 2, Open: 8}[failure]; len(made) != n {
-				t.Errorf("%v: %d admitted, not %d", failure, len(made), n)
-			}
-			f.be(nil)
-			calls := len(f.sent())
-			for _, c := range made { // goes where it was charged
-				c.N = -1
-				if _, err := s.Ask(t.Context(), step.Settle, []step.Cell{c}); err != nil {
-					t.Error(err)
-				}
-			}
-			if n := len(f.sent()) - calls; n > 0 {
-				t.Errorf("%d calls", n)
-			}
-			f.be(failing(errors.New("connection refused")))
-			report, charged := []step.Cell{cell(p, "k", 3)}, []step.Cell{{Policy: p, N: -1, At: 1, Source: step.SourceStore}}
-			report[0].N = 3
-			if _, err := s.Ask(t.Context(), step.Settle, report); errors.Is(err, store.ErrUnavailable) != (failure == Closed) || report[0].Source != want {
-				t.Error(failure, err, report)
-			}
-			if failure == Local && report[0].Short != 1 { // 2 had been given back
-				t.Errorf("%d short", report[0].Short)
-			}
-			if _, err := s.Ask(t.Context(), step.Settle, charged); !errors.Is(err, store.ErrUnavailable) {
-				t.Error(failure, err)
-			}
-		})
+		testFailure(t, failure, want, logOf(8, time.Hour))
+		testFailure(t, failure, want, month)
 	}
+}
+
+func testFailure(t *testing.T, failure Failure, want step.Source, numbers step.Numbers) {
+	inBubble(t, Config{Failure: failure, Servers: 4}, func(t *testing.T, f *fake, s *Store, _ *step.Policy) {
+		f.be(failing(errors.New("connection refused")))
+		p := &s.limiter(t, "api", numbers)[0]
+		var made []step.Cell
+		for range 8 {
+			c := []step.Cell{cell(p, "k", 1)}
+			allowed, err := s.Ask(t.Context(), step.Allow, c)
+			if failure == Closed && !errors.Is(err, store.ErrUnavailable) || failure != Closed && (err != nil || c[0].Source != want) {
+				t.Fatal(failure, err, c)
+			}
+			if allowed {
+				made = append(made, c[0])
+			}
+		}
+		if n := map[Failure]int{Local: 2, Open: 8}[failure]; len(made) != n {
+			t.Errorf("%v: %d admitted, not %d", failure, len(made), n)
+		}
+		f.be(nil)
+		calls := len(f.sent())
+		for _, c := range made { // goes where it was charged
+			c.N = -1
+			if _, err := s.Ask(t.Context(), step.Settle, []step.Cell{c}); err != nil {
+				t.Error(err)
+			}
+		}
+		if n := len(f.sent()) - calls; n > 0 {
+			t.Errorf("%d calls", n)
+		}
+		f.be(failing(errors.New("connection refused")))
+		report, charged := []step.Cell{cell(p, "k", 3)}, []step.Cell{{Policy: p, N: -1, At: 1, Source: step.SourceStore}}
+		report[0].N = 3
+		if _, err := s.Ask(t.Context(), step.Settle, report); errors.Is(err, store.ErrUnavailable) != (failure == Closed) || report[0].Source != want {
+			t.Error(failure, err, report)
+		}
+		if failure == Local && report[0].Short != 1 { // 2 had been given back
+			t.Errorf("%d short", report[0].Short)
+		}
+		if _, err := s.Ask(t.Context(), step.Settle, charged); !errors.Is(err, store.ErrUnavailable) {
+			t.Error(failure, err)
+		}
+	})
 }
 
 func TestFaultsAreReportedTogether(t *testing.T) {

@@ -20,7 +20,8 @@ import (
 func TestClusterAllOrNothing(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
 	s := open(t, Config{Failure: Closed}, c.Masters.Addrs()...)
-	wide, narrow := fixed(100, 400*24*time.Hour), fixed(5, 400*24*time.Hour)
+	wide := step.Numbers{Algorithm: step.Calendar, Limit: 100, Period: step.Year, Zone: "Europe/Berlin"}
+	narrow := fixed(5, 400*24*time.Hour)
 	kinds := [][]step.Policy{s.limiter(t, "wide", wide), s.limiter(t, "narrow", narrow), s.limiter(t, "log", logOf(7, time.Hour))}
 	question := func(n int64) (all []step.Cell) {
 		for i, ps := range kinds {
