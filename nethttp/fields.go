@@ -92,6 +92,17 @@ func (p *page) rateLimit(h http.Header, a *engine.Admission, prepared *prepared)
 		p.add(h, empty, "Ratelimit", p.end())
 		return
 	}
+	policies, states := p.texts(a)
+	if policies != "" {
+		p.add(h, empty, "Ratelimit-Policy", policies)
+	}
+	if states != "" {
+		p.add(h, empty, "Ratelimit", states)
+	}
+}
+
+// texts returns the values of RateLimit-Policy and RateLimit, or "" for one that is not to be there.
+func (p *page) texts(a *engine.Admission) (policies, states string) {
 	p.begin()
 	rates := a.OfRates()
 	for i := range a.Answers() {
@@ -104,18 +115,22 @@ func (p *page) rateLimit(h http.Header, a *engine.Admission, prepared *prepared)
 		}
 		p.policy(&d, i >= rates)
 	}
-	if text := p.end(); text != "" {
-		p.add(h, empty, "Ratelimit-Policy", text)
-	}
+	policies = p.end()
 	p.begin()
 	for i := range a.Answers() {
 		if d := a.At(i); !a.Hides(&d) && a.Known(i, &d) && d.Remaining != core.NoLimit {
 			p.state(quote(d.Policy), d.Remaining, d.NextAfter, a.Decision.Allowed && a.Rules.RateOf(d.Limiter).Settles)
 		}
 	}
-	if text := p.end(); text != "" {
-		p.add(h, empty, "Ratelimit", text)
-	}
+	return policies, p.end()
+}
+
+// Texts returns the values of RateLimit-Policy and RateLimit, or "" for one that is not to be there. It is for headgated:
+// nobody else can call it, since its argument is internal.
+func Texts(a *engine.Admission) (policies, states string) {
+	p := takePage()
+	defer pages.Put(p)
+	return p.texts(a)
 }
 
 // A page has room for the fields of some responses, so that a response takes less than one allocation. The

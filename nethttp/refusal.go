@@ -61,6 +61,9 @@ func refuse(w http.ResponseWriter, r *http.Request, a *engine.Admission, prepare
 	}
 }
 
+// Document returns the problem document of a refusal. It is for headgated, as Texts is.
+func Document(a *engine.Admission) []byte { return documentOf(a, nil).Body }
+
 // documentOf returns the body of a refusal.
 func documentOf(a *engine.Admission, prepared *prepared) problem.Document {
 	if a.Status != http.StatusTooManyRequests {

@@ -365,3 +365,12 @@ func (d *Decision) Refund(ctx context.Context) error {
 	_, err := d.Settle(ctx, make([]int64, d.charges())...)
 	return err
 }
+
+// Cells returns what was charged and answered, for a receipt that leaves the process: see [Resume].
+func (d *Decision) Cells() []step.Cell { return d.cells() }
+
+// Resume returns the decision of cells that were charged, possibly by another process, which has not settled them. Their
+// policies were prepared for the store.
+func Resume(s *Store, cells []step.Cell) *Decision {
+	return &Decision{receipt: store.NewReceipt(), store: s, Allowed: true, count: uint8(len(cells)), more: &cells}
+}

@@ -162,7 +162,7 @@ func overridesDiff(was, is *Limit) (changes []Change) {
 	maps.Copy(ids, after)
 	all := slices.Collect(maps.Values(ids))
 	slices.SortFunc(all, func(a, b *Override) int {
-		return cmp.Or(int(a.place.line-b.place.line), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value))
+		return cmp.Or(int(a.place.Line-b.place.Line), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value))
 	})
 	for _, o := range all {
 		a, b := before[o.Kind+" "+o.Value], after[o.Kind+" "+o.Value]
@@ -170,7 +170,7 @@ func overridesDiff(was, is *Limit) (changes []Change) {
 		if text == "" {
 			continue
 		}
-		c := Change{Text: fmt.Sprintf("%soverride of a %s (line %d): %s", title(is), o.Kind, o.place.line, text), Key: o.Value}
+		c := Change{Text: fmt.Sprintf("%soverride of a %s (line %d): %s", title(is), o.Kind, o.place.Line, text), Key: o.Value}
 		x, y := was.Plans[was.Default], is.Plans[is.Default]
 		if a != nil {
 			x = a.Is

@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/plans"
 	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/yamltree"
 )
 
 // A Document is a valid document. It does not change.
@@ -33,7 +34,7 @@ type Limit struct {
 	Plans     map[string]*Plan
 	Overrides []*Override
 
-	place place
+	place yamltree.Place
 	own   map[string]*Plan // by their texts, each once: large documents repeat few
 }
 
@@ -43,7 +44,7 @@ type Plan struct {
 	Slots    int64
 
 	prepared *backend.Policies
-	place    place
+	place    yamltree.Place
 }
 
 // Prepared returns the policies as they are asked.
@@ -59,7 +60,7 @@ type Override struct {
 	Note        string
 
 	network netip.Prefix
-	place   place
+	place   yamltree.Place
 }
 
 // Version returns the version of a text: the first 12 digits of its SHA-256.
@@ -68,72 +69,84 @@ func Version(text []byte) string {
 	return hex.EncodeToString(sum[:6])
 }
 
+// Faults are all mistakes in a document, each at its place.
+type (
+	Fault  = yamltree.Fault
+	Faults = yamltree.Faults
+)
+
+// MaxBytes is the size of the largest text.
+const MaxBytes = yamltree.MaxBytes
+
+// A reader collects what is wrong.
+type reader struct{ *yamltree.Reader }
+
 // Parse reads a text in YAML or JSON. The error is Faults, with all mistakes.
-func Parse(text []byte) (*Document, error) { return parseAs(text, false, "limits", "slots", "$schema") }
-
-// ParseLimits reads the limits in a text that also has other fields, which are not looked at. It may have no limits, and
-// need not end in "...".
-func ParseLimits(text []byte, others ...string) (*Document, error) {
-	return parseAs(text, true, append(others, "limits")...)
-}
-
-func parseAs(text []byte, part bool, fields ...string) (*Document, error) {
-	r := &reader{part: part}
-	d := &Document{Version: Version(text), Limits: map[string]*Limit{}, Slots: map[string]*Limit{}}
-	if root := r.load(text); root != nil {
-		r.document(root, d, fields)
+func Parse(text []byte) (*Document, error) {
+	r := &reader{new(yamltree.Reader)}
+	d := new(Document)
+	if root := r.Load(text); root != nil {
+		fields := r.Fields(root, "the document", "limits", "slots", "$schema")
+		d = Parts(r.Reader, fields["limits"], fields["slots"])
+		if v := fields["$schema"]; v != nil {
+			r.Text(v, "the schema")
+		}
+		if len(d.Limits)+len(d.Slots)+len(r.Faults) == 0 {
+			r.Fault(root, "the document has no limits and no slots")
+		}
 	}
-	if err := r.err(); err != nil {
+	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	d.Warnings = r.warnings
+	d.Version, d.Warnings = Version(text), r.Warnings
 	return d, nil
 }
 
-func (r *reader) document(n *yaml.Node, d *Document, known []string) {
-	fields := r.fields(n, "the document", known...)
-	for word, to := range map[string]map[string]*Limit{"limits": d.Limits, "slots": d.Slots} {
-		if v := fields[word]; v != nil {
-			r.each(v, word, "a name", func(k, v *yaml.Node) { to[k.Value] = r.limit(k, v, word == "slots") })
+// Parts reads the limits and slots of a document that also has other fields. Either may be nil. What is wrong is in the
+// reader.
+func Parts(from *yamltree.Reader, limits, slots *yaml.Node) *Document {
+	r := &reader{from}
+	d := &Document{Limits: map[string]*Limit{}, Slots: map[string]*Limit{}}
+	for word, of := range map[string]struct {
+		*yaml.Node
+		to map[string]*Limit
+	}{"limits": {limits, d.Limits}, "slots": {slots, d.Slots}} {
+		if of.Node != nil {
+			r.Each(of.Node, word, "a name", func(k, v *yaml.Node) { of.to[k.Value] = r.limit(k, v, word == "slots") })
 		}
 	}
-	if v := fields["$schema"]; v != nil {
-		r.text(v, "the schema")
-	}
-	if len(d.Limits)+len(d.Slots)+len(r.faults) == 0 && !r.part {
-		r.fault(n, "the document has no limits and no slots")
-	}
+	return d
 }
 
 // limit reads one limit, or slots of one name.
 func (r *reader) limit(k, n *yaml.Node, slots bool) *Limit {
-	l := &Limit{Name: k.Value, Slots: slots, Plans: map[string]*Plan{}, place: placeOf(k), own: map[string]*Plan{}}
+	l := &Limit{Name: k.Value, Slots: slots, Plans: map[string]*Plan{}, place: yamltree.PlaceOf(k), own: map[string]*Plan{}}
 	if err := backend.CheckName(l.Name); err != nil {
-		r.fault(k, "%v", err)
+		r.Fault(k, "%v", err)
 	}
-	fields := r.fields(n, "a limit", "default", "plans", "overrides")
+	fields := r.Fields(n, "a limit", "default", "plans", "overrides")
 	if v := fields["plans"]; v != nil {
-		r.each(v, "plans", "the name of a plan", func(k, v *yaml.Node) {
+		r.Each(v, "plans", "the name of a plan", func(k, v *yaml.Node) {
 			if !plain(k.Value) {
-				r.fault(k, "the name of a plan has 1 to 64 letters, digits, - and _")
+				r.Fault(k, "the name of a plan has 1 to 64 letters, digits, - and _")
 			}
 			l.Plans[k.Value] = r.plan(l, v)
 		})
 	}
 	switch v := fields["default"]; {
 	case v != nil:
-		if l.Default = r.text(v, "default"); l.Default != "" && l.Plans[l.Default] == nil {
-			r.fault(v, "there is no such plan")
+		if l.Default = r.Text(v, "default"); l.Default != "" && l.Plans[l.Default] == nil {
+			r.Fault(v, "there is no such plan")
 		}
 	case len(l.Plans) == 1:
 		for l.Default = range l.Plans {
 		}
 	case len(l.Plans) > 1:
-		r.fault(k, "it needs a default: the plan of requests that name none, usually the smallest")
+		r.Fault(k, "it needs a default: the plan of requests that name none, usually the smallest")
 	case n.Kind == yaml.MappingNode:
-		r.fault(k, "it has no plans")
+		r.Fault(k, "it has no plans")
 	}
-	if v := fields["overrides"]; v != nil && r.is(v, "overrides", "a list") {
+	if v := fields["overrides"]; v != nil && r.Is(v, "overrides", "a list") {
 		r.overrides(l, v)
 	}
 	r.strangers(l)
@@ -148,7 +161,7 @@ func plain(s string) bool {
 
 // plan reads the policies of a plan, or its number of slots.
 func (r *reader) plan(l *Limit, n *yaml.Node) *Plan {
-	p := &Plan{place: placeOf(n)}
+	p := &Plan{place: yamltree.PlaceOf(n)}
 	if n.Kind == 0 {
 		return p
 	}
@@ -156,22 +169,22 @@ func (r *reader) plan(l *Limit, n *yaml.Node) *Plan {
 		p.Slots = r.slots(n)
 		return p
 	}
-	places, before := []*yaml.Node{n}, len(r.faults)
-	switch kind(n) {
+	places, before := []*yaml.Node{n}, len(r.Faults)
+	switch yamltree.Kind(n) {
 	case "a string":
 		p.Policies = []backend.Policy{r.policy(n, "")}
 	case "a map":
 		places = places[:0]
-		r.each(n, "policies", "the name of a policy", func(k, v *yaml.Node) {
+		r.Each(n, "policies", "the name of a policy", func(k, v *yaml.Node) {
 			if err := backend.CheckName(k.Value); err != nil {
-				r.fault(k, "%v", err)
+				r.Fault(k, "%v", err)
 			}
 			p.Policies, places = append(p.Policies, r.policy(v, k.Value)), append(places, v)
 		})
 	default:
-		r.fault(n, "it is %s, not a policy, such as sliding-log 60/minute, nor a map of them", kind(n))
+		r.Fault(n, "it is %s, not a policy, such as sliding-log 60/minute, nor a map of them", yamltree.Kind(n))
 	}
-	if len(r.faults) > before {
+	if len(r.Faults) > before {
 		return p
 	}
 	text := planText(l, p)
@@ -183,9 +196,9 @@ func (r *reader) plan(l *Limit, n *yaml.Node) *Plan {
 		if i >= 0 {
 			at = places[i]
 		}
-		r.fault(at, "%v", err)
+		r.Fault(at, "%v", err)
 	})
-	if len(r.faults) == before {
+	if len(r.Faults) == before {
 		l.own[text] = p
 	}
 	return p
@@ -194,31 +207,31 @@ func (r *reader) plan(l *Limit, n *yaml.Node) *Plan {
 func (r *reader) slots(n *yaml.Node) int64 {
 	i, err := strconv.ParseInt(n.Value, 10, 64)
 	switch {
-	case kind(n) == "a string" && n.Value == "unlimited":
+	case yamltree.Kind(n) == "a string" && n.Value == "unlimited":
 		return step.MaxInt
-	case kind(n) == "a string" && n.Value == "blocked":
+	case yamltree.Kind(n) == "a string" && n.Value == "blocked":
 		return 0
-	case kind(n) != "a number":
-		r.fault(n, "it is %s, not a number of slots, unlimited or blocked", kind(n))
+	case yamltree.Kind(n) != "a number":
+		r.Fault(n, "it is %s, not a number of slots, unlimited or blocked", yamltree.Kind(n))
 	case err != nil || i < 0 || i > step.MaxInt || strconv.FormatInt(i, 10) != n.Value:
-		r.fault(n, "it must be a whole number from 0 to 2^53-1")
+		r.Fault(n, "it must be a whole number from 0 to 2^53-1")
 	}
 	return i
 }
 
 // policy reads one policy. What does not begin with an algorithm is not repeated: it may be a key.
 func (r *reader) policy(n *yaml.Node, name string) backend.Policy {
-	text := r.text(n, "a policy")
-	if n.Kind == 0 || kind(n) != "a string" {
+	text := r.Text(n, "a policy")
+	if n.Kind == 0 || yamltree.Kind(n) != "a string" {
 		return backend.Policy{}
 	}
 	if first := strings.Fields(text); len(first) == 0 || !slices.Contains(step.Words(), first[0]) {
-		r.fault(n, "it does not begin with an algorithm: one of %s", strings.Join(step.Words(), ", "))
+		r.Fault(n, "it does not begin with an algorithm: one of %s", strings.Join(step.Words(), ", "))
 		return backend.Policy{}
 	}
 	numbers, err := step.Parse(text)
 	if err != nil {
-		r.fault(n, "%s: %v", short(text), err)
+		r.Fault(n, "%s: %v", yamltree.Short(text), err)
 	}
 	return backend.Policy{Name: name, Numbers: numbers}
 }
@@ -237,7 +250,7 @@ func (r *reader) strangers(l *Limit) {
 					(p.Algorithm != step.Calendar || p.Identity() == q.Identity())
 			})
 		}) {
-			r.warnings = append(r.warnings, p.place.fault("plan %s has no policy that counts as one of the default plan does, with its name, algorithm, period, first day and zone: keys that change between them start fresh", name))
+			r.Warnings = append(r.Warnings, p.place.Fault("plan %s has no policy that counts as one of the default plan does, with its name, algorithm, period, first day and zone: keys that change between them start fresh", name))
 		}
 	}
 }
@@ -247,7 +260,7 @@ func constant(all []backend.Policy) bool { return len(all) == 0 || all[0].Consta
 
 // Prepare asks a store about all policies. The error is Faults.
 func (d *Document) Prepare(ask func([]step.Policy) error) error {
-	r := &reader{}
+	r := &reader{new(yamltree.Reader)}
 	for _, l := range d.Limits {
 		tried := map[*Plan]bool{}
 		try := func(p *Plan) {
@@ -256,7 +269,7 @@ func (d *Document) Prepare(ask func([]step.Policy) error) error {
 			}
 			tried[p] = true
 			if err := ask(p.prepared.List); err != nil {
-				r.faults = append(r.faults, p.place.fault("%v", err))
+				r.Faults = append(r.Faults, p.place.Fault("%v", err))
 			}
 		}
 		for _, p := range l.Plans {
@@ -266,7 +279,7 @@ func (d *Document) Prepare(ask func([]step.Policy) error) error {
 			try(o.Is)
 		}
 	}
-	return r.err()
+	return r.Err()
 }
 
 // Tables returns the document as limiters and slots look it up.

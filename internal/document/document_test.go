@@ -88,7 +88,7 @@ func override(o string) string {
 // Each kind of fault, at its place. The texts never have the key.
 func TestFaults(t *testing.T) {
 	plans := "limits:\n  api:\n    plans: "
-	deep := "[" + strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth) + "]"
+	deep := "[" + strings.Repeat("[", 16) + strings.Repeat("]", 16) + "]"
 	nine := `{"a":"min-interval 1s","b":"min-interval 1s","c":"min-interval 1s","d":"min-interval 1s","e":"min-interval 1s","f":"min-interval 1s","g":"min-interval 1s","h":"min-interval 1s","i":"min-interval 1s"}`
 	for name, c := range map[string]struct{ text, want string }{
 		// the text as a whole

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/plans"
+	"github.com/headgate/headgate/internal/yamltree"
 )
 
 // overrides reads the overrides of a limit.
@@ -25,7 +26,7 @@ func (r *reader) overrides(l *Limit, n *yaml.Node) {
 			id[1] = o.network.String()
 		}
 		if line := lines[id]; line > 0 {
-			r.fault(v, "the %s has an override already, in line %d", o.Kind, line)
+			r.Fault(v, "the %s has an override already, in line %d", o.Kind, line)
 			continue
 		}
 		lines[id] = v.Line
@@ -35,12 +36,12 @@ func (r *reader) overrides(l *Limit, n *yaml.Node) {
 
 // override reads one override, or returns nil after a fault.
 func (r *reader) override(l *Limit, n *yaml.Node) *Override {
-	own, before := "policies", len(r.faults)
+	own, before := "policies", len(r.Faults)
 	if l.Slots {
 		own = "slots"
 	}
-	o := &Override{place: placeOf(n)}
-	fields := r.fields(n, "an override", "key", "prefix", "network", "plan", own, "from", "until", "note")
+	o := &Override{place: yamltree.PlaceOf(n)}
+	fields := r.Fields(n, "an override", "key", "prefix", "network", "plan", own, "from", "until", "note")
 	if n.Kind != yaml.MappingNode {
 		return nil
 	}
@@ -50,10 +51,10 @@ func (r *reader) override(l *Limit, n *yaml.Node) *Override {
 			continue
 		}
 		if o.Kind != "" {
-			r.fault(v, "it has a %s and a %s: write an override for each", o.Kind, kind)
+			r.Fault(v, "it has a %s and a %s: write an override for each", o.Kind, kind)
 			continue
 		}
-		o.Kind, o.Value = kind, r.text(v, "a "+kind)
+		o.Kind, o.Value = kind, r.Text(v, "a "+kind)
 		if kind == "network" {
 			r.network(o, v)
 		} else {
@@ -61,33 +62,33 @@ func (r *reader) override(l *Limit, n *yaml.Node) *Override {
 		}
 	}
 	if o.Kind == "" {
-		r.fault(n, "it does not say for whom it is: key, prefix or network")
+		r.Fault(n, "it does not say for whom it is: key, prefix or network")
 	}
 	plan, policies := fields["plan"], fields[own]
 	switch {
 	case plan != nil && policies != nil:
-		r.fault(policies, "it has a plan and %s: write all policies of the key, or a plan", own)
+		r.Fault(policies, "it has a plan and %s: write all policies of the key, or a plan", own)
 	case plan != nil:
-		if o.Plan = r.text(plan, "a plan"); o.Plan != "" {
+		if o.Plan = r.Text(plan, "a plan"); o.Plan != "" {
 			if o.Is = l.Plans[o.Plan]; o.Is == nil {
-				r.fault(plan, "there is no such plan")
+				r.Fault(plan, "there is no such plan")
 			}
 		}
 	case policies != nil:
 		o.Is = r.plan(l, policies)
 		r.missing(l, o.Is, policies)
 	default:
-		r.fault(n, "it does not say what applies: plan or %s", own)
+		r.Fault(n, "it does not say what applies: plan or %s", own)
 	}
 	o.From, o.Until = r.instant(fields["from"]), r.instant(fields["until"])
 	switch {
 	case !o.From.IsZero() && !o.Until.IsZero() && !o.From.Before(o.Until):
-		r.fault(fields["until"], "it is not after from")
+		r.Fault(fields["until"], "it is not after from")
 	case !o.Until.IsZero() && !o.Until.After(time.Now()):
-		r.warn(n, "the override is over since %s: remove it", o.Until.Format(time.RFC3339))
+		r.Warn(n, "the override is over since %s: remove it", o.Until.Format(time.RFC3339))
 	}
-	o.Note = r.text(fields["note"], "a note")
-	if len(r.faults) > before {
+	o.Note = r.Text(fields["note"], "a note")
+	if len(r.Faults) > before {
 		return nil
 	}
 	return o
@@ -101,7 +102,7 @@ func (r *reader) missing(l *Limit, own *Plan, n *yaml.Node) {
 	}
 	for _, p := range standard.Policies {
 		if !slices.ContainsFunc(own.Policies, func(q backend.Policy) bool { return p.Name == q.Name }) {
-			r.warn(n, "it has no policy %s, which the default plan has: an override has all policies of its keys", p.Name)
+			r.Warn(n, "it has no policy %s, which the default plan has: an override has all policies of its keys", p.Name)
 		}
 	}
 }
@@ -110,28 +111,28 @@ func (r *reader) missing(l *Limit, own *Plan, n *yaml.Node) {
 func (r *reader) key(o *Override, n *yaml.Node) {
 	address, bits, ok := plans.Address(o.Value)
 	switch network := strings.Contains(o.Value, "/"); {
-	case o.Value == "" && n.Kind == yaml.ScalarNode && kind(n) == "a string":
-		r.fault(n, "it is empty")
+	case o.Value == "" && n.Kind == yaml.ScalarNode && yamltree.Kind(n) == "a string":
+		r.Fault(n, "it is empty")
 	case !ok:
 	case o.Kind == "prefix" && network:
-		r.fault(n, "it is a network, and no prefix of its addresses: write network: instead of prefix:")
+		r.Fault(n, "it is a network, and no prefix of its addresses: write network: instead of prefix:")
 	case o.Kind == "prefix":
 	case network && (address.Is4() || bits != 64):
-		r.fault(n, "it is a network, and no address in it is this key: write network: instead of key:")
+		r.Fault(n, "it is a network, and no address in it is this key: write network: instead of key:")
 	case network && netip.PrefixFrom(address, bits).Masked().String() != o.Value:
-		r.fault(n, "keys of IPv6 are networks of 64 bits in their shortest form, without other bits: this is none")
+		r.Fault(n, "keys of IPv6 are networks of 64 bits in their shortest form, without other bits: this is none")
 	case !network && address.Is4In6():
-		r.fault(n, "it is an IPv4 address: write it as one")
+		r.Fault(n, "it is an IPv4 address: write it as one")
 	case !network && address.Is6():
-		r.warn(n, "keys of IPv6 are networks of 64 bits: this one never applies, but where the program counts by addresses")
+		r.Warn(n, "keys of IPv6 are networks of 64 bits: this one never applies, but where the program counts by addresses")
 	}
 }
 
 // network reads a network.
 func (r *reader) network(o *Override, n *yaml.Node) {
 	if o.Value == "" {
-		if n.Kind == yaml.ScalarNode && kind(n) == "a string" {
-			r.fault(n, "it is empty")
+		if n.Kind == yaml.ScalarNode && yamltree.Kind(n) == "a string" {
+			r.Fault(n, "it is empty")
 		}
 		return
 	}
@@ -139,15 +140,15 @@ func (r *reader) network(o *Override, n *yaml.Node) {
 	_, none := netip.ParseAddr(o.Value)
 	switch {
 	case none == nil && !strings.Contains(o.Value, "/"):
-		r.fault(n, "it is an address: write its length, such as /32, or key: instead of network:")
+		r.Fault(n, "it is an address: write its length, such as /32, or key: instead of network:")
 	case err != nil:
-		r.fault(n, "it is not a network, such as 203.0.113.0/28 or 2001:db8::/48")
+		r.Fault(n, "it is not a network, such as 203.0.113.0/28 or 2001:db8::/48")
 	case p.Addr().Is4In6():
-		r.fault(n, "it is a network of IPv4: write it as one")
+		r.Fault(n, "it is a network of IPv4: write it as one")
 	case p != p.Masked():
-		r.fault(n, "the address has bits beyond the length: write the first address of the network, or another length")
+		r.Fault(n, "the address has bits beyond the length: write the first address of the network, or another length")
 	case p.Addr().Is6() && p.Bits() > 64:
-		r.warn(n, "keys of IPv6 are networks of 64 bits: a narrower one never applies, but where the program counts by longer ones")
+		r.Warn(n, "keys of IPv6 are networks of 64 bits: a narrower one never applies, but where the program counts by longer ones")
 	}
 	o.network = p
 }
@@ -160,7 +161,7 @@ func (r *reader) instant(n *yaml.Node) time.Time {
 	t, err := time.Parse(time.RFC3339, n.Value)
 	t = t.UTC()
 	if n.Kind != yaml.ScalarNode || err != nil || t.Year() < 1970 || t.Year() > 9999 {
-		r.fault(n, "it is not a time since 1970: write one as 2026-12-01T00:00:00Z")
+		r.Fault(n, "it is not a time since 1970: write one as 2026-12-01T00:00:00Z")
 		return time.Time{}
 	}
 	return t

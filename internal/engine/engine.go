@@ -329,8 +329,14 @@ func (rs *Rules) RateOf(limiter string) *Rate {
 			return &rs.Rates[i]
 		}
 	}
-	return new(Rate)
+	return &noRate
 }
+
+// What no rule has, which does not change.
+var (
+	noRate  Rate
+	noSlots Slots
+)
 
 // SlotsOf returns the rule whose slots have a name.
 func (rs *Rules) SlotsOf(slots string) *Slots {
@@ -339,7 +345,7 @@ func (rs *Rules) SlotsOf(slots string) *Slots {
 			return &rs.Slots[i]
 		}
 	}
-	return new(Slots)
+	return &noSlots
 }
 
 // Acquire takes the slots. Those without a queue come first, at once or not at all. Then the request waits in

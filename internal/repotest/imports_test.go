@@ -26,7 +26,7 @@ var house = []room{
 	{pkg: "internal/backend", ours: []string{"internal/hidden", "internal/lease", "internal/memory", "internal/ontrial", "internal/slots", "internal/step", "internal/store"}},
 	{pkg: "internal/bubble"},
 	{pkg: "internal/docstore", ours: []string{"internal/document"}, theirs: []string{"github.com/redis/go-redis/v9"}},
-	{pkg: "internal/document", ours: []string{"internal/backend", "internal/plans", "internal/step"}, theirs: []string{"go.yaml.in/yaml/v4"}},
+	{pkg: "internal/document", ours: []string{"internal/backend", "internal/plans", "internal/step", "internal/yamltree"}, theirs: []string{"go.yaml.in/yaml/v4"}},
 	{pkg: "internal/engine", ours: []string{"core", "internal/backend", "internal/fault", "internal/step", "keyfuncs"}},
 	{pkg: "internal/exampletest", ours: []string{"core/redisstore", "internal/redistest", "internal/redistest/proctest", "keyfuncs", "websocketmw"}, theirs: []string{"github.com/gorilla/websocket"}},
 	{pkg: "internal/fault"},
@@ -53,6 +53,7 @@ var house = []room{
 	{pkg: "internal/store", ours: []string{"internal/fault", "internal/hidden", "internal/step"}},
 	{pkg: "internal/storetest", ours: []string{"internal/step", "internal/store"}},
 	{pkg: "internal/within"},
+	{pkg: "internal/yamltree", theirs: []string{"go.yaml.in/yaml/v4"}},
 	{pkg: "keyfuncs", ours: []string{"internal/keytext"}},
 	{pkg: "limits", ours: []string{"core", "internal/backend", "internal/document", "internal/plans"}},
 	{pkg: "limits/redisdoc", ours: []string{"core", "internal/docstore", "internal/document", "limits"}, theirs: []string{"github.com/redis/go-redis/v9"}},
@@ -60,11 +61,6 @@ var house = []room{
 	{pkg: "outgoing", ours: []string{"core", "internal/backend", "internal/step", "internal/store", "keyfuncs"}},
 	{pkg: "websocketmw", ours: []string{"core", "internal/backend", "internal/engine", "internal/record", "keyfuncs", "nethttp", "websocketmw/internal/frames"}},
 	{pkg: "websocketmw/internal/frames"},
-	{pkg: "internal/old/keywatch", ours: []string{"keyfuncs"}},
-	{pkg: "internal/old/limits", ours: []string{"internal/hidden"}},
-	{pkg: "internal/old/limits/yamldoc", ours: []string{"internal/old/limits"}, theirs: []string{"go.yaml.in/yaml/v4"}},
-	{pkg: "internal/old/nethttp", ours: []string{"core", "internal/backend", "internal/problem"}},
-	{pkg: "internal/old/settle"},
 }
 
 // forTests are the modules that only tests may import.

@@ -322,7 +322,7 @@ func (w *walk) overall(q *pb.RateLimitRequest, ours answer) pb.RateLimitResponse
 		limit := w.limits.GetLimit(context.Background(), q.GetDomain(), q.GetDescriptors()[i])
 		refused := st.GetCode() == pb.RateLimitResponse_OVER_LIMIT
 		switch {
-		case limit != nil && limit.QuotaMode && !limit.ShadowMode && (st.GetCurrentLimit() != nil || limit.Unlimited): // not one that was replaced
+		case limit != nil && limit.QuotaMode && st.GetCurrentLimit() != nil: // not one that was replaced, or is unlimited
 			if quotas++; refused {
 				over++
 			}

@@ -115,6 +115,9 @@ func (g *generator) rate() *rateLimit {
 		r.Unlimited = true
 	} else {
 		r.Unit = strings.ToLower(one(g, g.units...).String())
+		if r.Unit == "hour" { // above an eighth of its microseconds, a window is kept in another form: then limits of requests do not share its count
+			r.RequestsPerUnit = min(r.RequestsPerUnit, 400_000_000)
+		}
 	}
 	names := []string{"n", "o", "p"}
 	if g.often(500) {

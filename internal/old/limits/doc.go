@@ -1,2 +1,0 @@
-// Package limits has the nodes of a document, as headgated reads its own.
-package limits

@@ -1,0 +1,79 @@
+// Package yamltree reads texts as the part of YAML that cannot be mistaken, and collects what is wrong with them, each fault
+// at its place.
+package yamltree
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// A Fault is one mistake in a document, or a warning, at its place. Its text never has the key of an override, nor
+// what may be one by a mistake of typing: servers log it.
+type Fault struct {
+	Line, Column int // counted from 1; a column is a character
+	Text         string
+}
+
+func (f Fault) String() string {
+	return fmt.Sprintf("line %d, column %d: %s", f.Line, f.Column, f.Text)
+}
+
+// Faults are all mistakes in a document, in the order of their places.
+type Faults []Fault
+
+// maxFaults is how many are listed. The last then says how many there are.
+const maxFaults = 100
+
+// Error lists the faults, a line each.
+func (fs Faults) Error() string {
+	lines := make([]string, len(fs))
+	for i, f := range fs {
+		lines[i] = f.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// A Place is where something stands in a document.
+type Place struct{ Line, Column int32 }
+
+// PlaceOf returns the place of a node.
+func PlaceOf(n *yaml.Node) Place { return Place{int32(n.Line), int32(n.Column)} }
+
+// Fault returns a fault there.
+func (p Place) Fault(format string, args ...any) Fault {
+	return Fault{int(p.Line), int(p.Column), fmt.Sprintf(format, args...)}
+}
+
+// A Reader collects what is wrong.
+type Reader struct {
+	Unended          bool // YAML need not end in "..."
+	Depth            int  // how deep lists and maps may be nested; 0: 16
+	Faults, Warnings Faults
+}
+
+// Fault adds a fault, and Warn a warning.
+func (r *Reader) Fault(n *yaml.Node, format string, args ...any) {
+	r.Faults = append(r.Faults, PlaceOf(n).Fault(format, args...))
+}
+
+// Warn is described with Fault.
+func (r *Reader) Warn(n *yaml.Node, format string, args ...any) {
+	r.Warnings = append(r.Warnings, PlaceOf(n).Fault(format, args...))
+}
+
+// Err returns the faults, or nil.
+func (r *Reader) Err() error {
+	fs := r.Faults
+	if len(fs) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(fs, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+	if more := len(fs) - maxFaults; more > 0 {
+		fs = append(fs[:maxFaults:maxFaults], Fault{fs[maxFaults].Line, fs[maxFaults].Column, fmt.Sprintf("and %d more faults", more)})
+	}
+	return fs
+}

@@ -1,0 +1,256 @@
+package yamltree
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+)
+
+const (
+	MaxBytes   = 16 << 20 // of a text
+	maxValues  = 2 << 20  // in it, so that none takes gigabytes
+	usualDepth = 16
+	end        = "..." // the last line of YAML: a text that was cut off is a fault, and no shorter document
+)
+
+// whole adds a fault of the text as a whole, at a byte of it.
+func (r *Reader) whole(text []byte, at int, format string, args ...any) {
+	before := text[:at]
+	line := bytes.LastIndexByte(before, '\n') + 1
+	n := &yaml.Node{Line: 1 + bytes.Count(before, []byte("\n")), Column: 1 + utf8.RuneCount(before[line:])}
+	r.Fault(n, format, args...)
+}
+
+// check finds what is wrong with a text, also without blanks at its end, before it is parsed.
+func (r *Reader) check(text, trimmed []byte, begin int) {
+	switch {
+	case len(text) > MaxBytes:
+		r.whole(text, 0, "the document has %d bytes, more than %d", len(text), MaxBytes)
+	case begin == len(text):
+		r.whole(text, 0, "the document is empty: a file that is missing or being written is not a document without limits")
+	case bytes.HasPrefix(text, []byte("\xef\xbb\xbf")):
+		r.whole(text, 0, "the document begins with a byte order mark: save it without")
+	case !utf8.Valid(text):
+		at := 0
+		for c, n := utf8.DecodeRune(text); c != utf8.RuneError || n != 1; c, n = utf8.DecodeRune(text[at:]) {
+			at += n
+		}
+		r.whole(text, at, "this is not UTF-8")
+	case text[begin] == '[':
+		r.whole(text, begin, "the document is a list, not a map")
+	case !r.Unended && !ended(trimmed) && (trimmed[0] != '{' || trimmed[len(trimmed)-1] != '}'):
+		r.whole(text, len(trimmed), "the last line is not %q: the document was cut off, or that line is missing", end)
+	default:
+		if n := values(text); n > maxValues {
+			r.whole(text, 0, "the document has about %d values, more than %d", n, maxValues)
+		}
+	}
+}
+
+// Load reads a text as the part of YAML that cannot be mistaken, of which JSON is a part. It returns nil after a
+// fault of the text as a whole.
+func (r *Reader) Load(text []byte) *yaml.Node {
+	trimmed, begin := bytes.TrimRight(text, " \t\r\n"), begin(text)
+	if r.check(text, trimmed, begin); len(r.Faults) > 0 {
+		return nil
+	}
+	// The parser keeps all tokens of a document that is one map in braces, which may be the key of a map. So it is
+	// made the value of one.
+	line, shift := 1+bytes.Count(text[:begin], []byte("\n")), 0
+	if text[begin] == '{' {
+		const outer = "document: "
+		shift = len(outer)
+		text = slices.Concat(text[:begin], []byte(outer), text[begin:])
+	}
+	at := func(n *yaml.Node) *yaml.Node {
+		if n.Line == line {
+			n.Column = max(n.Column-shift, 1)
+		}
+		return n
+	}
+	var root, second yaml.Node
+	loader, err := yaml.NewLoader(bytes.NewReader(text))
+	if err == nil {
+		err = loader.Load(&root)
+	}
+	if err == nil {
+		err = loader.Load(&second)
+	}
+	var e *yaml.LoadError
+	switch {
+	case err == nil:
+		r.Fault(at(&second), "this is a second document: write one")
+		return nil
+	case errors.Is(err, io.EOF) && len(root.Content) == 1:
+	case !errors.As(err, &e) || e.Mark.Line == 0:
+		r.whole(trimmed, 0, "this is not YAML")
+		return nil
+	case e.Stage == "composer": // which repeats the name of an anchor
+		r.Fault(at(&yaml.Node{Line: e.Mark.Line, Column: e.Mark.Column}), "this is not YAML: an alias has no anchor")
+		return nil
+	case e.Mark.Index-shift >= len(trimmed):
+		r.whole(trimmed, len(trimmed), "this is not YAML: %s", e.Message)
+		return nil
+	default:
+		r.Fault(at(&yaml.Node{Line: e.Mark.Line, Column: e.Mark.Column}), "this is not YAML: %s", e.Message)
+		return nil
+	}
+	n := root.Content[0]
+	if shift > 0 {
+		n = n.Content[1]
+	}
+	r.plain(n, 0, at)
+	return n
+}
+
+// values counts what begins a value, or may.
+func values(text []byte) (n int) {
+	for i, c := range text {
+		if c == ',' || c == '[' || c == '{' || (c == ':' || c == '-' || c == '?') && (i+1 == len(text) || text[i+1] <= ' ') {
+			n++
+		}
+	}
+	return n
+}
+
+// ended reports whether the last line that is no comment ends the document.
+func ended(text []byte) bool {
+	for {
+		i := bytes.LastIndexByte(text, '\n')
+		line, comment, _ := bytes.Cut(text[i+1:], []byte("#"))
+		if line = bytes.TrimRight(line, " \t\r"); string(line) == end || i < 0 || len(line) > 0 || comment == nil && i < 0 {
+			return string(line) == end
+		}
+		text = text[:i]
+	}
+}
+
+// begin returns where a text begins, behind blank lines, comments and ---; or its length if there is nothing else.
+func begin(text []byte) (at int) {
+	for line := range bytes.Lines(text) {
+		s := bytes.TrimSpace(line)
+		if len(s) > 0 && s[0] != '#' && string(s) != "---" && string(s) != end {
+			return at + bytes.IndexByte(line, s[0])
+		}
+		at += len(line)
+	}
+	return at
+}
+
+// plain finds what plain documents do not have. A node that is none has no kind afterwards, and is no further fault.
+func (r *Reader) plain(n *yaml.Node, depth int, at func(*yaml.Node) *yaml.Node) {
+	at(n)
+	switch {
+	case n.Kind == yaml.AliasNode:
+		r.Fault(n, "aliases are not allowed: write what it stands for")
+		n.Kind = 0
+	case n.Anchor != "":
+		r.Fault(n, "anchors are not allowed")
+	case n.Style&yaml.TaggedStyle != 0:
+		r.Fault(n, "tags are not allowed")
+	case n.Kind == yaml.ScalarNode && n.Style == 0 && n.Value == "<<":
+		r.Fault(n, "merge keys are not allowed")
+	case depth == cmp.Or(r.Depth, usualDepth) && len(n.Content) > 0:
+		r.Fault(n, "this is nested deeper than %d levels", depth)
+		n.Kind, n.Content = 0, nil
+	}
+	for _, c := range n.Content {
+		r.plain(c, depth+1, at)
+	}
+}
+
+// Kind says what a node is, for people.
+func Kind(n *yaml.Node) string {
+	switch n.Kind {
+	case yaml.MappingNode:
+		return "a map"
+	case yaml.SequenceNode:
+		return "a list"
+	}
+	switch n.ShortTag() {
+	case "!!int", "!!float":
+		return "a number"
+	case "!!bool":
+		return "a boolean"
+	case "!!null":
+		return "null"
+	case "!!timestamp":
+		return "a time"
+	}
+	return "a string"
+}
+
+// Is reports whether a node is a map, a list or a string as it should be. It is otherwise a fault of what it stands for.
+func (r *Reader) Is(n *yaml.Node, what, want string) bool {
+	if n.Kind == 0 {
+		return false
+	}
+	got := Kind(n)
+	if got == want {
+		return true
+	}
+	hint := ""
+	if want == "a string" && n.Kind == yaml.ScalarNode {
+		hint = ": quote it"
+	}
+	r.Fault(n, "%s is %s, not %s%s", what, got, want, hint)
+	return false
+}
+
+// Each calls f for the names of a map and their values. A name that is there twice is a fault.
+func (r *Reader) Each(n *yaml.Node, what, name string, f func(k, v *yaml.Node)) {
+	if !r.Is(n, what, "a map") {
+		return
+	}
+	lines := make(map[string]int, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		k, v := n.Content[i], n.Content[i+1]
+		if !r.Is(k, name, "a string") {
+			continue
+		}
+		if line := lines[k.Value]; line > 0 {
+			r.Fault(k, "%s is there twice, here and in line %d", name, line)
+			continue
+		}
+		lines[k.Value] = k.Line
+		f(k, v)
+	}
+}
+
+// Fields returns the values of a map that has no other fields than these.
+func (r *Reader) Fields(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
+	fields := make(map[string]*yaml.Node, len(known))
+	r.Each(n, what, "a field", func(k, v *yaml.Node) {
+		for _, name := range known {
+			if k.Value == name {
+				fields[name] = v
+				return
+			}
+		}
+		r.Fault(k, "%s has no such field: one of %s", what, strings.Join(known, ", "))
+	})
+	return fields
+}
+
+// Text returns a string, or "" after a fault.
+func (r *Reader) Text(n *yaml.Node, what string) string {
+	if n == nil || !r.Is(n, what, "a string") {
+		return ""
+	}
+	return n.Value
+}
+
+// Short returns a name in quotes, or its beginning.
+func Short(name string) string {
+	if len(name) > 64 {
+		return fmt.Sprintf("%q...", name[:64])
+	}
+	return fmt.Sprintf("%q", name)
+}
