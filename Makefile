@@ -61,13 +61,13 @@ race: ## the tests of what ships, and of WebSocket libraries, under the race det
 race-all: tools ## the same of all packages: ten minutes
 	$(call beside,$(RACE) -p 4 ./...,$(BESIDE_ROOT),what=./...; [ $$m != ./test ] || what='./thirdparty ./conformance/...'; $(RACE) -p 2 $$what)
 
-# What ships is analysed in one workspace, and so what the modules have in common once.
+# What ships is analysed in one workspace, and so what the modules have in common once. headgated needs the newest Go.
 .PHONY: lint
 lint: $(LINT) ## format, go.mod files, and linters that find faults
 	@echo "== lint"
 	@$(call in_each,$(MODULES),$(GO) mod tidy -diff); exit $$status
 	@$(LINT) fmt --diff
-	@{ sed -n '/^go /p' go.mod; printf 'use ../%s\n' $(SHIPPED); } > .bin/lint.work
+	@{ sed -n '/^go /p' headgated/go.mod; printf 'use ../%s\n' $(SHIPPED); } > .bin/lint.work
 	@GOWORK=$(CURDIR)/.bin/lint.work $(LINT) run $(SHIPPED:%=%/...)
 
 .PHONY: fmt
