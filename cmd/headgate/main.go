@@ -78,12 +78,13 @@ func commands() []command {
 
 // A call is a call of a command.
 type call struct {
-	flags          *flag.FlagSet
-	usage          func()
-	args           []string
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	json           bool
+	flags  *flag.FlagSet
+	usage  func()
+	args   []string
+	stdin  io.Reader
+	stdout *output
+	stderr io.Writer
+	json   bool
 }
 
 // errUsage is the error of a wrong command line, which was told already.
@@ -102,7 +103,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if cmd.name != args[0] {
 			continue
 		}
-		c := &call{flags: flag.NewFlagSet("headgate "+cmd.name, flag.ContinueOnError), args: args[1:], stdin: stdin, stdout: stdout, stderr: stderr}
+		c := &call{flags: flag.NewFlagSet("headgate "+cmd.name, flag.ContinueOnError), args: args[1:], stdin: stdin, stdout: &output{to: stdout}, stderr: stderr}
 		c.flags.SetOutput(io.Discard) // it would repeat the values of flags
 		c.flags.Usage = func() {}
 		c.usage = func() {
@@ -112,6 +113,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		c.flags.BoolVar(&c.json, "json", false, "print JSON")
 		code, err := cmd.run(ctx, c)
+		if err == nil && c.stdout.err != nil {
+			err = fmt.Errorf("standard output: %w", c.stdout.err)
+		}
 		switch {
 		case errors.Is(err, flag.ErrHelp):
 			return exitOK

@@ -292,10 +292,10 @@ func pull(ctx context.Context, c *call) (int, error) {
 		return 0, err
 	}
 	return exitOK, c.print(map[string]any{"version": version, "document": string(text)}, func() {
-		for line := range strings.Lines(string(text)) {
-			c.printf("%s", strings.TrimSuffix(line, "\n"))
-			c.printf("\n")
+		if c.stdout.isTerminal() {
+			text = []byte(escaped(string(text), "\t\n"))
 		}
+		_, _ = c.stdout.Write(text)
 	})
 }
 

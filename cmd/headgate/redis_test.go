@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -219,5 +221,53 @@ func TestForeignValue(t *testing.T) {
 	}
 	if text, err := server.Do("GET", documentKey); err != nil || text != "limits: {}" {
 		t.Error(text, err)
+	}
+}
+
+// A fullDisk has no room.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// What is pulled is what was pushed, byte by byte; what does not arrive is no success.
+func TestPullGivesTheBytesThatWerePushed(t *testing.T) {
+	server := redistest.Start(t)
+	url := "redis://" + server.Addr()
+	long := strings.Repeat("x", 3000)
+	parts := []string{
+		"# \u202e\u2066 who changes the direction of writing", "# tab\there", "# \u00e9", "# \u00a0\u200bend", "# https://user:secret@example.com/a?b=c",
+		"# " + long, "$schema: https://example.com/limits.schema.json", "# \U0001f389 emoji", "#    blanks   ", "",
+	}
+	for i := range 50 {
+		ending := "\n"
+		if i%5 == 0 {
+			ending = "\r\n"
+		}
+		first, second := parts[i%len(parts)], parts[i/len(parts)]
+		if first == second && strings.HasPrefix(first, "$") {
+			second = ""
+		}
+		text := strings.Join([]string{
+			first, "limits:", fmt.Sprintf("  api: {plans: {all: sliding-log %d/hour}, overrides: [{key: '%s', policies: blocked, note: \"\\x07 a\u202eb\"}]}", 1+i, long[:i*60+1]),
+			second, "...",
+		}, ending)
+		if i%2 == 0 {
+			text += ending
+		}
+		code, out, stderr := headgate(t, text, "push", "-", "-redis", url)
+		if code != 0 {
+			t.Fatalf("document %d: %d %s%s", i, code, out, stderr)
+		}
+		code, out, stderr = headgate(t, "", "pull", "-redis", url)
+		if code != 0 || out != text {
+			t.Errorf("document %d: %d, %q\nis not %q %s", i, code, out, text, stderr)
+		}
+	}
+	for _, args := range [][]string{{"pull", "-redis", url}, {"pull", "-json", "-redis", url}, {"version"}, {"ping", "-redis", url}} {
+		var stderr strings.Builder
+		code := run(t.Context(), args, strings.NewReader(""), fullDisk{}, &stderr)
+		if code != exitTrouble || !strings.Contains(stderr.String(), "no space left on device") {
+			t.Errorf("%v: %d %s", args, code, stderr.String())
+		}
 	}
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -107,6 +109,19 @@ func isSafe(r rune) bool { // stated otherwise than in visible
 	return r >= ' ' && r < 0x7f || r > 0xa0 && (r < 0x200b || r > 0x200f) && (r < 0x2028 || r > 0x202e) && (r < 0x2060 || r > 0x206f) && r < 0xe0000
 }
 
+// onTerminal returns what a command prints on a terminal.
+func onTerminal(t *testing.T, args ...string) string {
+	t.Helper()
+	words := append([]string{os.Args[0]}, args...)
+	cmd := exec.Command("script", "-qec", strings.Join(words, " "), "/dev/null")
+	cmd.Env = append(os.Environ(), asCommand+"=1")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.ReplaceAll(string(out), "\r\n", "\n")
+}
+
 // What servers and documents say is printed as what it is.
 func TestHostileTextsAreVisible(t *testing.T) {
 	server := redistest.Start(t)
@@ -130,6 +145,12 @@ func TestHostileTextsAreVisible(t *testing.T) {
 	} {
 		for _, args := range [][]string{args, append(args, "-json")} {
 			_, out, stderr := headgate(t, "", args...)
+			if args[0] == "pull" && args[len(args)-1] != "-json" { // it is the bytes that were pushed, but for a terminal
+				if out != string(pushed) {
+					t.Errorf("pull printed %q", out)
+				}
+				out = onTerminal(t, args...)
+			}
 			printable(t, args[0]+"'s output", out)
 			printable(t, args[0]+"'s errors", stderr)
 			if out+stderr == "" {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
@@ -21,22 +22,31 @@ var inURL = regexp.MustCompile(`://(?:.*@|\S*)`)
 // characters, those that change the direction of writing, and bytes that are not UTF-8; not
 // longer than maxShown; and without the password of a URL.
 func visible(s string) string {
-	var b strings.Builder
 	s = inURL.ReplaceAllStringFunc(s, func(found string) string {
 		if found == "://user:password@" { // of an error about the form
 			return found
 		}
 		return "://..."
 	})
-	for shown := 0; s != ""; shown++ {
+	shown := 0
+	for at := range s {
 		if shown == maxShown {
-			return b.String() + "..."
+			return escaped(s[:at], "") + "..."
 		}
+		shown++
+	}
+	return escaped(s, "")
+}
+
+// escaped returns a text with escapes for what is no printable character, but for those that are kept.
+func escaped(s, kept string) string {
+	var b strings.Builder
+	for s != "" {
 		r, n := utf8.DecodeRuneInString(s)
 		switch {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case strconv.IsPrint(r):
+		case strconv.IsPrint(r) || strings.ContainsRune(kept, r):
 			b.WriteRune(r)
 		default:
 			quoted := strconv.QuoteRune(r)
@@ -45,6 +55,30 @@ func visible(s string) string {
 		s = s[n:]
 	}
 	return b.String()
+}
+
+// An output remembers whether all that was written to it has arrived: a document that a full disk has cut off is none.
+type output struct {
+	to  io.Writer
+	err error // the first
+}
+
+func (o *output) Write(text []byte) (int, error) {
+	n, err := o.to.Write(text)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+// isTerminal reports whether people see it, and control characters may do harm.
+func (o *output) isTerminal() bool {
+	file, ok := o.to.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // visibleJSON returns an encoded text of JSON with escapes for what is no printable character. It

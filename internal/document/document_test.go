@@ -2,6 +2,7 @@ package document
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -50,7 +51,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 		`line 7, column 28: "sliding-log 60/mintue": "mintue" is not a period: a number and us, ms, s, m, h or d, such as 30s, or one of second, minute, hour and day`,
 		`line 7, column 60: "fixed-window": fixed-window needs a rate, such as 60/minute`,
 		`line 8, column 9: the name of a plan is there twice, here and in line 7`,
-		`line 9, column 28: "sliding-log 0/minute": a rate of 0 events: to refuse everything, use Blocked`,
+		`line 9, column 28: "sliding-log 0/minute": a rate of 0 events: to refuse everything, use blocked`,
 		`line 10, column 9: the name of a plan has 1 to 64 letters, digits, - and _`,
 		`line 11, column 27: "sliding-log 60": "60" is not a rate: write events/period, such as 60/minute or 7/30s`,
 		`line 12, column 17: a limiter has 1 to 8 policies, not 0`,
@@ -88,7 +89,7 @@ func override(o string) string {
 // Each kind of fault, at its place. The texts never have the key.
 func TestFaults(t *testing.T) {
 	plans := "limits:\n  api:\n    plans: "
-	deep := "[" + strings.Repeat("[", 16) + strings.Repeat("]", 16) + "]"
+	deep := "[" + strings.Repeat("[", 64) + strings.Repeat("]", 64) + "]"
 	nine := `{"a":"min-interval 1s","b":"min-interval 1s","c":"min-interval 1s","d":"min-interval 1s","e":"min-interval 1s","f":"min-interval 1s","g":"min-interval 1s","h":"min-interval 1s","i":"min-interval 1s"}`
 	for name, c := range map[string]struct{ text, want string }{
 		// the text as a whole
@@ -107,7 +108,7 @@ func TestFaults(t *testing.T) {
 		"quote":           {"a: \"b\n...", `line 2, column 1: this is not YAML: found unexpected document indicator`},
 		"indent":          {"a: 1\n  b: 2\n...", `line 2, column 4: this is not YAML`},
 		"comment of JSON": {"{ // no\n}", `line 1, column 3: the document has no such field`},
-		"half a pair":     {`{"\ud800": 1}`, `line 1, column 5: this is not YAML`},
+		"half a pair":     {`{"\ud800": 1}`, `line 1, column 2: this has half of a character`},
 		"two":             {plans + "{a: unlimited}\n---\nlimits: {}\n...", `line 4, column 1: this is a second document: write one`},
 		"two of JSON":     {free(`"unlimited"`) + ` {}`, `line 1, column 55: this is not YAML: did not find expected key`},
 		"no limits":       {"{}", "line 1, column 1: the document has no limits and no slots"},
@@ -126,7 +127,7 @@ func TestFaults(t *testing.T) {
 		"merge":         {plans + "{<<: {a: unlimited}}\n...", `line 3, column 13: merge keys are not allowed`},
 		"tag":           {plans + "{a: !!str unlimited}\n...", `line 3, column 16: tags are not allowed`},
 		"own tag":       {plans + "!x {a: unlimited}\n...", `line 3, column 12: tags are not allowed`},
-		"deep":          {"limits: " + deep + "\n...", `line 1, column 24: this is nested deeper than 16 levels`},
+		"deep":          {"limits: " + deep + "\n...", `line 1, column 72: this is nested deeper than 64 levels`},
 		"very deep":     {"a: " + strings.Repeat("[", 1<<20) + "\n...", `line 1, column 10004: this is not YAML: exceeded max depth of 10000`},
 		"complex name":  {plans + "{[a]: unlimited}\n...", `line 3, column 13: the name of a plan is a list, not a string`},
 		"number's name": {plans + "{429: unlimited}\n...", `line 3, column 13: the name of a plan is a number, not a string: quote it`},
@@ -155,7 +156,7 @@ func TestFaults(t *testing.T) {
 		"leading zero":     {free(`"sliding-log 01/minute"`), `"01" is not a whole number`},
 		"no rate":          {free(`"sliding-log"`), `sliding-log needs a rate, such as 60/minute`},
 		"no period":        {free(`"min-interval"`), `min-interval needs a period, such as 100ms`},
-		"zero":             {free(`"fixed-window 0/day"`), `a rate of 0 events: to refuse everything, use Blocked`},
+		"zero":             {free(`"fixed-window 0/day"`), `a rate of 0 events: to refuse everything, use blocked`},
 		"no time":          {free(`"fixed-window 1/0s"`), `a period must be positive`},
 		"a long time":      {free(`"fixed-window 1/60000d"`), `a period must be at most 142 years`},
 		"option":           {free(`"sliding-log 1/minute burst 2"`), `sliding-log has no option "burst": it has count-denied`},
@@ -163,7 +164,7 @@ func TestFaults(t *testing.T) {
 		"option's number":  {free(`"token-bucket 1/minute burst"`), `burst needs a number, such as burst 100`},
 		"burst":            {free(`"token-bucket 1/minute burst 0"`), `a burst must be at least 1, is 0`},
 		"resolution":       {free(`"sliding-window 1/minute resolution 1001"`), `a resolution must be from 1 to 1000, is 1001`},
-		"large log":        {free(`"sliding-log 1025/minute"`), `a SlidingLog stores each event, at most 1024, not 1025: use SlidingWindow`},
+		"large log":        {free(`"sliding-log 1025/minute"`), `a sliding-log stores each event, at most 1024, not 1025: use sliding-window`},
 		"fast bucket":      {free(`"token-bucket 2000000/second"`), `a token bucket's rate must be at most 1,000,000 a second`},
 		"unlimited's":      {free(`"unlimited 5"`), `unlimited has no options: remove "5"`},
 		"long text":        {free(`"sliding-log ` + strings.Repeat("1", 250) + `/minute"`), `it has 269 bytes, more than 256`},
@@ -436,4 +437,64 @@ func FuzzParse(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A key or a prefix that is meant for addresses, but never is a key of one, or is of others, too, is a warning that says what
+// to write; all else is none.
+func TestOverridesThatNeverApply(t *testing.T) {
+	for want, texts := range map[string][]string{
+		"no key has a mask":           {"203.0.113.0/255.255.255.0", "10.0.0.0/255.0.0.0", "203.0.113.0/0.0.0.255", "2001:db8::/ffff:ffff::"},
+		"no key has wildcards":        {"203.0.113.*", "203.0.*.*", "203.*.*.*", "203.0.113.x", "203.0.113.X", "203.0.*", "203.*", "2001:db8:*", "2001:db8::*"},
+		"no key is a range":           {"203.0.113.1-203.0.113.9", "203.0.113.1 - 203.0.113.9", "203.0.113.1-9", "203.0.113.1–203.0.113.9", "203.0.113.1..203.0.113.9", "203.0.113.1 to 203.0.113.9", "2001:db8::1-2001:db8::9"},
+		"no key is a list":            {"203.0.113.1,203.0.113.2", "203.0.113.1, 203.0.113.2", "203.0.113.1 203.0.113.2", "203.0.113.1;203.0.113.2", "203.0.113.0/28,203.0.113.32/28", "2001:db8::1,2001:db8::2"},
+		"have no port":                {"203.0.113.7:80", "203.0.113.7:443", "[2001:db8::1]:443"},
+		"have no brackets":            {"[2001:db8::1]", "[::1]"},
+		"have no zone":                {"fe80::1%eth0", "fe80::1%25eth0", "fe80::1%1"},
+		"have no leading zeros":       {"203.0.113.007", "203.000.113.7", "010.0.0.1", "203.0.113.007/32"},
+		"a part of it is above 255":   {"203.0.113.256", "999.0.113.7"},
+		"begins or ends with a blank": {" 203.0.113.7", "203.0.113.7 ", "203.0.113.7\t", "\u00a0user-42", "user-42\n", "203.0.113.0/28 "},
+		"that is invisible":           {"203.0.113.7\u200b", "\ufeff203.0.113.7", "user\u00ad42", "\u2060anna", "an\u180ena"},
+		"marks around an address":     {"'203.0.113.7'", `"203.0.113.7"`, "<203.0.113.7>", "`2001:db8::1`"},
+		"no key with a tag":           {"ip:203.0.113.0/28", "ip:203.0.113.7/32", "ip:2001:db8::/48", "address:10.0.0.0/8", "ip:2001:DB8::/64"},
+		"the beginning of an address": {"203.0.113", "203.0.113.", "203.0"},
+		"with a slash":                {"203.0.113.7/", "2001:db8::1/"},
+		"with a dot at its end":       {"203.0.113.7."},
+		"":                            {"203.0.113.7", "anna", "user-42", "acme:1", "ip:203.0.113.7", "ip:2001:db8:1:2::/64", "2001:db8:1:2::/64", "Anna Smith", "a,b", "4711", "v1", "10/20", "a/b", "https://a.example/b", "x-1", "1-2", "cafe:1", "*", "user:*", "eu:10-20", "12:30", "1.5%", "東京", "tenant:7/8"},
+	} {
+		for _, text := range texts {
+			checkWarnings(t, "key", text, want)
+		}
+	}
+	for want, texts := range map[string][]string{
+		"the prefix of more networks": {"203.0.11", "203.0.113", "203.0", "2001:db8", "2001:db8:1", "fd00:1", "fe80:1"},
+		"and the prefix of others":    {"203.0.113.1", "10.0.0.2"},
+		"no key has wildcards":        {"203.0.113.*", "203.*", "2001:db8:*"},
+		"no key has a mask":           {"203.0.113.0/255.255.255.0"},
+		"have no port":                {"203.0.113.7:80"},
+		"begins or ends with a blank": {" acme:", "203.0.113. "},
+		"that is invisible":           {"acme:\u200b"},
+		"":                            {"203.0.113.", "203.", "203.0.", "acme:", "acme", "user-", "2", "20", "2001:db8:", "2024:12", "cafe:1", "fd", "ip:203.0.113.", "v1.2", "user:7"},
+	} {
+		for _, text := range texts {
+			checkWarnings(t, "prefix", text, want)
+		}
+	}
+}
+
+// checkWarnings checks the warning about an override for a key or a prefix, which must not repeat it.
+func checkWarnings(t *testing.T, kind, text, want string) {
+	t.Helper()
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := Parse([]byte(override(`{"` + kind + `": ` + string(quoted) + `, "plan": "free"}`)))
+	switch {
+	case err != nil:
+		t.Errorf("%s %q: %v", kind, text, err)
+	case want == "" && len(d.Warnings) > 0:
+		t.Errorf("%s %q: %v", kind, text, d.Warnings)
+	case want != "" && (len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0].Text, want)):
+		t.Errorf("%s %q: %v, not %s", kind, text, d.Warnings, want)
+	}
 }

@@ -110,9 +110,14 @@ func (r *reader) missing(l *Limit, own *Plan, n *yaml.Node) {
 // key checks a key, or a prefix. One that is no network as package keyfuncs makes them would never apply.
 func (r *reader) key(o *Override, n *yaml.Node) {
 	address, bits, ok := plans.Address(o.Value)
+	hint := neverApplies(o.Kind, o.Value)
 	switch network := strings.Contains(o.Value, "/"); {
 	case o.Value == "" && n.Kind == yaml.ScalarNode && yamltree.Kind(n) == "a string":
 		r.Fault(n, "it is empty")
+	case hint != "" && !network:
+		r.Warn(n, "%s", hint)
+	case !ok && hint != "":
+		r.Warn(n, "%s", hint)
 	case !ok:
 	case o.Kind == "prefix" && network:
 		r.Fault(n, "it is a network, and no prefix of its addresses: write network: instead of prefix:")

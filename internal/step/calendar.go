@@ -252,8 +252,7 @@ func zoneOf(name string) (*time.Location, error) {
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "Local" { // which is another on each server
-		return time.UTC, fmt.Errorf("%.64q is no time zone that is known here, such as Europe/Berlin: "+
-			"a program has all of them with import _ \"time/tzdata\"", name)
+		return time.UTC, fmt.Errorf("%.64q is no time zone that is known here, such as Europe/Berlin", name)
 	}
 	zones.Store(name, zone)
 	return zone, nil

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -292,6 +293,26 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q: %v", text, err)
 		}
 	})
+}
+
+// Faults of a text have the words of texts, not those of Go.
+func TestFaultsOfTexts(t *testing.T) {
+	word := regexp.MustCompile(`[A-Z][a-z]+[A-Z(]|\b(Blocked|Unlimited|Calendar|Starting|Week|Month|Burst|Debt|Resolution)\b|\(`)
+	for _, text := range []string{
+		"sliding-log 2000/minute", "sliding-log 0/minute", "fixed-window 0/day", "token-bucket 0/s", "token-bucket 2000000/second",
+		"token-bucket 1/second burst 0", "token-bucket 1/second burst 9007199254740991", "token-bucket 7/second debt 9007199254740991",
+		"sliding-window 5/minute resolution 0", "sliding-window 5/minute resolution 2000", "sliding-window 5/3us", "min-interval 0s",
+		"fixed-window 5/200000d", "calendar 0/month", "calendar 5/month starting 32", "calendar 5/day starting 2", "calendar 5/hour",
+		"calendar 9007199254740991/day", "calendar 5/day in Mars", "calendar 5/day count-denied", "fixed-window 5/day never-over",
+		"token-bucket 5/day from-first", "min-interval 5s burst 3", "blocked 5", "unlimited resolution 3", "leaky-bucket 5/s", "",
+	} {
+		_, err := Parse(text)
+		if err == nil {
+			t.Errorf("%s: no fault", text)
+		} else if found := word.FindString(err.Error()); found != "" {
+			t.Errorf("%s: %v has %q", text, err, found)
+		}
+	}
 }
 
 // Numbers of the whole range of int64 have a text and faults, and no arithmetic that overflows.

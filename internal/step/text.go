@@ -110,10 +110,20 @@ func Parse(text string) (m Numbers, err error) {
 		err = m.Check()
 	}
 	if err != nil {
-		return Numbers{}, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+		return Numbers{}, errors.New(inTexts.Replace(err.Error()))
 	}
 	return m, nil
 }
+
+// inTexts makes faults of Check, which has the words of Go, into faults of a text.
+var inTexts = strings.NewReplacer(
+	"\n", "; ",
+	"use SlidingWindow(...).NeverOver().Resolution(60)", "use sliding-window with resolution 60 never-over",
+	"a SlidingLog", "a sliding-log",
+	"use Blocked", "use blocked",
+	"Starting is for a Week, with a day from 1 to 7, or a Month", "starting is for a week, with a day from 1 to 7, or a month",
+	"a Calendar", "a calendar",
+)
 
 // parse returns numbers that may be wrong.
 func parse(words []string) (m Numbers, err error) {

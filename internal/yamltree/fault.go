@@ -51,7 +51,6 @@ func (p Place) Fault(format string, args ...any) Fault {
 // A Reader collects what is wrong.
 type Reader struct {
 	Unended          bool // YAML need not end in "..."
-	Depth            int  // how deep lists and maps may be nested; 0: 16
 	Faults, Warnings Faults
 }
 

@@ -2,23 +2,68 @@ package yamltree
 
 import (
 	"bytes"
-	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 )
 
 const (
-	MaxBytes   = 16 << 20 // of a text
-	maxValues  = 2 << 20  // in it, so that none takes gigabytes
-	usualDepth = 16
-	end        = "..." // the last line of YAML: a text that was cut off is a fault, and no shorter document
+	MaxBytes  = 16 << 20 // of a text
+	maxValues = 2 << 20  // in it, so that none takes gigabytes
+	maxDepth  = 64       // of lists and maps in it
+	end       = "..."    // the last line of YAML: a text that was cut off is a fault, and no shorter document
 )
+
+// Lines are those of a text as people count them, and as YAML does: it has more kinds of breaks than editors show.
+type lines struct {
+	text          []byte
+	starts, yamls []int // where each begins
+}
+
+// unusualBreaks are what only YAML takes for the end of a line: next line, line separator, paragraph separator.
+const unusualBreaks = "\u0085\u2028\u2029"
+
+// newLines returns the lines of a text, or nil if they are the same for both.
+func newLines(text []byte) *lines {
+	if !bytes.ContainsAny(text, unusualBreaks) {
+		return nil
+	}
+	l := &lines{text: text, starts: []int{0}, yamls: []int{0}}
+	for at, c := range string(text) {
+		next := at + utf8.RuneLen(c)
+		if c == '\n' {
+			l.starts = append(l.starts, next)
+		}
+		if c == '\n' || strings.ContainsRune(unusualBreaks, c) {
+			l.yamls = append(l.yamls, next)
+		}
+	}
+	return l
+}
+
+// correct gives a node the place that people see.
+func (l *lines) correct(n *yaml.Node) {
+	if n.Line < 1 || n.Line > len(l.yamls) {
+		return
+	}
+	at := l.yamls[n.Line-1]
+	for range n.Column - 1 {
+		_, size := utf8.DecodeRune(l.text[at:])
+		at += size
+	}
+	line, exact := slices.BinarySearch(l.starts, at)
+	if !exact {
+		line--
+	}
+	n.Line, n.Column = line+1, 1+utf8.RuneCount(l.text[l.starts[line]:at])
+}
 
 // whole adds a fault of the text as a whole, at a byte of it.
 func (r *Reader) whole(text []byte, at int, format string, args ...any) {
@@ -54,11 +99,37 @@ func (r *Reader) check(text, trimmed []byte, begin int) {
 	}
 }
 
+// control adds a fault for the first control character of YAML, which the parser refuses without a place, or byte order mark,
+// which it takes for the end of a line where one is across the border of its buffer.
+func (r *Reader) control(text []byte) {
+	at := bytes.IndexFunc(text, func(c rune) bool {
+		return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r\u0085", c) || c == '\ufeff'
+	})
+	if at < 0 {
+		return
+	}
+	c, _ := utf8.DecodeRune(text[at:])
+	if c == '\ufeff' {
+		r.whole(text, at, `this is a byte order mark: remove it, or write it in quotes as \ufeff`)
+		return
+	}
+	r.whole(text, at, `this is a control character: remove it, or write it in quotes as \x%02x`, c)
+}
+
 // Load reads a text as the part of YAML that cannot be mistaken, of which JSON is a part. It returns nil after a
 // fault of the text as a whole.
 func (r *Reader) Load(text []byte) *yaml.Node {
 	trimmed, begin := bytes.TrimRight(text, " \t\r\n"), begin(text)
 	if r.check(text, trimmed, begin); len(r.Faults) > 0 {
+		return nil
+	}
+	if text[begin] == '{' && json.Valid(text) {
+		n := r.loadJSON(text)
+		r.plain(n, 0, func(n *yaml.Node) *yaml.Node { return n })
+		return n
+	}
+	r.control(text)
+	if len(r.Faults) > 0 {
 		return nil
 	}
 	// The parser keeps all tokens of a document that is one map in braces, which may be the key of a map. So it is
@@ -69,7 +140,11 @@ func (r *Reader) Load(text []byte) *yaml.Node {
 		shift = len(outer)
 		text = slices.Concat(text[:begin], []byte(outer), text[begin:])
 	}
+	unusual := newLines(text)
 	at := func(n *yaml.Node) *yaml.Node {
+		if unusual != nil {
+			unusual.correct(n)
+		}
 		if n.Line == line {
 			n.Column = max(n.Column-shift, 1)
 		}
@@ -157,7 +232,7 @@ func (r *Reader) plain(n *yaml.Node, depth int, at func(*yaml.Node) *yaml.Node) 
 		r.Fault(n, "tags are not allowed")
 	case n.Kind == yaml.ScalarNode && n.Style == 0 && n.Value == "<<":
 		r.Fault(n, "merge keys are not allowed")
-	case depth == cmp.Or(r.Depth, usualDepth) && len(n.Content) > 0:
+	case depth == maxDepth && len(n.Content) > 0:
 		r.Fault(n, "this is nested deeper than %d levels", depth)
 		n.Kind, n.Content = 0, nil
 	}

@@ -1,0 +1,98 @@
+package yamltree
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v4"
+)
+
+// A jsonText is a valid text of JSON that is made into nodes, as RFC 8259 has it. YAML would take escapes of halves of a
+// character for faults, and some characters in strings for the ends of lines.
+type jsonText struct {
+	reader  *Reader
+	text    []byte
+	decoder *json.Decoder
+
+	counted      int // bytes of the text before the place
+	line, column int // of the place, from 1
+}
+
+// loadJSON returns the nodes of a valid text of JSON.
+func (r *Reader) loadJSON(text []byte) *yaml.Node {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	j := &jsonText{reader: r, text: text, decoder: decoder, line: 1, column: 1}
+	return j.value()
+}
+
+// value returns the node of the next value, and of all values in it.
+func (j *jsonText) value() *yaml.Node {
+	node := j.next()
+	begin := j.counted
+	token, err := j.decoder.Token()
+	if err != nil {
+		j.reader.Fault(node, "this is not JSON")
+		return node
+	}
+	node.Kind = yaml.ScalarNode
+	switch value := token.(type) {
+	case json.Delim:
+		node.Kind, node.Tag = yaml.SequenceNode, "!!seq"
+		if value == '{' {
+			node.Kind, node.Tag = yaml.MappingNode, "!!map"
+		}
+		for j.decoder.More() { // of a map, a name, and then its value
+			node.Content = append(node.Content, j.value())
+		}
+		_, _ = j.decoder.Token() // its end
+	case string:
+		node.Tag, node.Value, node.Style = "!!str", value, yaml.DoubleQuotedStyle
+		if hasHalfCharacter(j.text[begin:j.decoder.InputOffset()], value) {
+			j.reader.Fault(node, `this has half of a character: an escape such as \ud83c needs the other half behind it`)
+		}
+	case json.Number:
+		node.Tag, node.Value = "!!int", value.String()
+		if strings.ContainsAny(node.Value, ".eE") {
+			node.Tag = "!!float"
+		}
+	case bool:
+		node.Tag, node.Value = "!!bool", "false"
+		if value {
+			node.Value = "true"
+		}
+	default:
+		node.Tag, node.Value = "!!null", "null"
+	}
+	return node
+}
+
+// next returns a node at the place of the next value.
+func (j *jsonText) next() *yaml.Node {
+	begin := int(j.decoder.InputOffset())
+	for bytes.IndexByte([]byte(" \t\r\n,:"), j.text[begin]) >= 0 {
+		begin++
+	}
+	passed := j.text[j.counted:begin]
+	lastBreak := bytes.LastIndexByte(passed, '\n')
+	if lastBreak >= 0 {
+		j.line += bytes.Count(passed, []byte("\n"))
+		j.column = 1
+	}
+	j.column += utf8.RuneCount(passed[lastBreak+1:])
+	j.counted = begin
+	return &yaml.Node{Line: j.line, Column: j.column}
+}
+
+// hasHalfCharacter reports whether a string has more replacement characters than its text says: package json puts them in
+// the place of escapes that are half of a character. Two keys could so become the same.
+func hasHalfCharacter(text []byte, value string) bool {
+	replaced := strings.Count(value, "\ufffd")
+	if replaced == 0 {
+		return false
+	}
+	written := bytes.Count(text, []byte("\ufffd")) + bytes.Count(bytes.ToLower(text), []byte(`\ufffd`))
+	return replaced > written
+}
