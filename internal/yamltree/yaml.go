@@ -21,50 +21,6 @@ const (
 	end       = "..."    // the last line of YAML: a text that was cut off is a fault, and no shorter document
 )
 
-// Lines are those of a text as people count them, and as YAML does: it has more kinds of breaks than editors show.
-type lines struct {
-	text          []byte
-	starts, yamls []int // where each begins
-}
-
-// unusualBreaks are what only YAML takes for the end of a line: next line, line separator, paragraph separator.
-const unusualBreaks = "\u0085\u2028\u2029"
-
-// newLines returns the lines of a text, or nil if they are the same for both.
-func newLines(text []byte) *lines {
-	if !bytes.ContainsAny(text, unusualBreaks) {
-		return nil
-	}
-	l := &lines{text: text, starts: []int{0}, yamls: []int{0}}
-	for at, c := range string(text) {
-		next := at + utf8.RuneLen(c)
-		if c == '\n' {
-			l.starts = append(l.starts, next)
-		}
-		if c == '\n' || strings.ContainsRune(unusualBreaks, c) {
-			l.yamls = append(l.yamls, next)
-		}
-	}
-	return l
-}
-
-// correct gives a node the place that people see.
-func (l *lines) correct(n *yaml.Node) {
-	if n.Line < 1 || n.Line > len(l.yamls) {
-		return
-	}
-	at := l.yamls[n.Line-1]
-	for range n.Column - 1 {
-		_, size := utf8.DecodeRune(l.text[at:])
-		at += size
-	}
-	line, exact := slices.BinarySearch(l.starts, at)
-	if !exact {
-		line--
-	}
-	n.Line, n.Column = line+1, 1+utf8.RuneCount(l.text[l.starts[line]:at])
-}
-
 // whole adds a fault of the text as a whole, at a byte of it.
 func (r *Reader) whole(text []byte, at int, format string, args ...any) {
 	before := text[:at]
@@ -99,36 +55,33 @@ func (r *Reader) check(text, trimmed []byte, begin int) {
 	}
 }
 
-// control adds a fault for the first control character of YAML, which the parser refuses without a place, or byte order mark,
-// which it takes for the end of a line where one is across the border of its buffer.
-func (r *Reader) control(text []byte) {
+// invisible adds a fault for the first character of YAML that no editor shows: a control character, which the parser refuses
+// without a place; a break of lines that only YAML knows; or a byte order mark, which the parser takes for the end of a line
+// where one is across the border of its buffer.
+func (r *Reader) invisible(text []byte) {
 	at := bytes.IndexFunc(text, func(c rune) bool {
-		return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r\u0085", c) || c == '\ufeff'
+		return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) || strings.ContainsRune("\u2028\u2029\ufeff", c)
 	})
-	if at < 0 {
-		return
+	if at >= 0 {
+		c, _ := utf8.DecodeRune(text[at:])
+		r.whole(text, at, `this is an invisible character: remove it, or write it in quotes as \u%04x`, c)
 	}
-	c, _ := utf8.DecodeRune(text[at:])
-	if c == '\ufeff' {
-		r.whole(text, at, `this is a byte order mark: remove it, or write it in quotes as \ufeff`)
-		return
-	}
-	r.whole(text, at, `this is a control character: remove it, or write it in quotes as \x%02x`, c)
 }
 
-// Load reads a text as the part of YAML that cannot be mistaken, of which JSON is a part. It returns nil after a
-// fault of the text as a whole.
+// Load reads a text as the part of YAML that cannot be mistaken, or as JSON if it is that. It returns nil after a fault of the
+// text as a whole.
 func (r *Reader) Load(text []byte) *yaml.Node {
 	trimmed, begin := bytes.TrimRight(text, " \t\r\n"), begin(text)
-	if r.check(text, trimmed, begin); len(r.Faults) > 0 {
+	r.check(text, trimmed, begin)
+	if len(r.Faults) > 0 {
 		return nil
 	}
 	if text[begin] == '{' && json.Valid(text) {
-		n := r.loadJSON(text)
-		r.plain(n, 0, func(n *yaml.Node) *yaml.Node { return n })
-		return n
+		root := r.loadJSON(text)
+		r.plain(root, 0, func(n *yaml.Node) *yaml.Node { return n })
+		return root
 	}
-	r.control(text)
+	r.invisible(text)
 	if len(r.Faults) > 0 {
 		return nil
 	}
@@ -140,11 +93,7 @@ func (r *Reader) Load(text []byte) *yaml.Node {
 		shift = len(outer)
 		text = slices.Concat(text[:begin], []byte(outer), text[begin:])
 	}
-	unusual := newLines(text)
 	at := func(n *yaml.Node) *yaml.Node {
-		if unusual != nil {
-			unusual.correct(n)
-		}
 		if n.Line == line {
 			n.Column = max(n.Column-shift, 1)
 		}
@@ -158,23 +107,12 @@ func (r *Reader) Load(text []byte) *yaml.Node {
 	if err == nil {
 		err = loader.Load(&second)
 	}
-	var e *yaml.LoadError
 	switch {
 	case err == nil:
 		r.Fault(at(&second), "this is a second document: write one")
 		return nil
-	case errors.Is(err, io.EOF) && len(root.Content) == 1:
-	case !errors.As(err, &e) || e.Mark.Line == 0:
-		r.whole(trimmed, 0, "this is not YAML")
-		return nil
-	case e.Stage == "composer": // which repeats the name of an anchor
-		r.Fault(at(&yaml.Node{Line: e.Mark.Line, Column: e.Mark.Column}), "this is not YAML: an alias has no anchor")
-		return nil
-	case e.Mark.Index-shift >= len(trimmed):
-		r.whole(trimmed, len(trimmed), "this is not YAML: %s", e.Message)
-		return nil
-	default:
-		r.Fault(at(&yaml.Node{Line: e.Mark.Line, Column: e.Mark.Column}), "this is not YAML: %s", e.Message)
+	case !errors.Is(err, io.EOF) || len(root.Content) != 1:
+		r.syntax(trimmed, err, shift, at)
 		return nil
 	}
 	n := root.Content[0]
@@ -183,6 +121,24 @@ func (r *Reader) Load(text []byte) *yaml.Node {
 	}
 	r.plain(n, 0, at)
 	return n
+}
+
+// syntax adds a fault for an error of the parser.
+func (r *Reader) syntax(text []byte, err error, shift int, at func(*yaml.Node) *yaml.Node) {
+	var e *yaml.LoadError
+	if !errors.As(err, &e) || e.Mark.Line == 0 {
+		r.whole(text, 0, "this is not YAML")
+		return
+	}
+	place := at(&yaml.Node{Line: e.Mark.Line, Column: e.Mark.Column})
+	switch {
+	case e.Stage == "composer": // which repeats the name of an anchor
+		r.Fault(place, "this is not YAML: an alias has no anchor")
+	case e.Mark.Index-shift >= len(text):
+		r.whole(text, len(text), "this is not YAML: %s", e.Message)
+	default:
+		r.Fault(place, "this is not YAML: %s", e.Message)
+	}
 }
 
 // values counts what begins a value, or may.
