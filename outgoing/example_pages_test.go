@@ -22,3 +22,18 @@ func ExampleTransport() {
 	}
 	response.Body.Close()
 }
+
+// A 304 of GitHub is free.
+func ExampleTransport_settle() {
+	transport := &outgoing.Transport{
+		Limiter: core.NewLimiter(new(core.MemoryStore), "github", core.FixedWindow(5000, time.Hour)),
+		Reads:   []outgoing.Reader{outgoing.GitHub},
+		Settle: func(_ *http.Request, response *http.Response) int64 {
+			if response.StatusCode == http.StatusNotModified {
+				return 0
+			}
+			return 1
+		},
+	}
+	_ = http.Client{Transport: transport}
+}

@@ -49,11 +49,6 @@ func newGate(l *backend.Limiter, own *backend.Policies) (*gate, error) {
 	return &gate{l.Constant(all), server}, errors.Join(faults...)
 }
 
-func (g *gate) wait(ctx context.Context, key string) error {
-	var d backend.Decision
-	return g.limiter.Wait(ctx, key, 1, &d)
-}
-
 // block lets nobody of a key through for so many microseconds. Of several times the longest applies: what others have
 // blocked meanwhile is given back. It reports whether the store sees to it.
 func (g *gate) block(ctx context.Context, key string, units int64) bool {

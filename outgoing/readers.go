@@ -1,6 +1,7 @@
 package outgoing
 
 import (
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,17 +16,24 @@ import (
 // Shopify, Stripe and many others send a Retry-After, and need no Reader.
 type Reader func(r *http.Response, now time.Time) time.Duration
 
-// GitHub reads X-RateLimit-Remaining and X-RateLimit-Reset, a time in seconds since 1970 UTC.
-// The service refuses with 403 as well as 429; a Retry-After of such a refusal counts too.
+// GitHub reads X-RateLimit-Remaining and X-RateLimit-Reset, a time in seconds since 1970 UTC. The service refuses with
+// 403 as well as 429. A refusal that says no time asks for a minute; but a 403 that says how many requests are left is
+// for want of a permission.
 func GitHub(r *http.Response, now time.Time) time.Duration {
+	refused := r.StatusCode == http.StatusForbidden || r.StatusCode == http.StatusTooManyRequests
 	var wait time.Duration
-	if r.Header.Get("X-RateLimit-Remaining") == "0" {
+	if refused {
+		wait = retryAfter(r.Header, now)
+	}
+	remaining := r.Header.Get("X-RateLimit-Remaining")
+	if remaining == "0" {
 		if reset, ok := digits(r.Header.Get("X-RateLimit-Reset")); ok {
-			wait = time.Unix(min(reset, longestSeconds), 0).Sub(now)
+			return max(wait, time.Unix(min(reset, longestSeconds), 0).Sub(now))
 		}
 	}
-	if r.StatusCode == http.StatusForbidden {
-		wait = max(wait, retryAfter(r.Header, now))
+	permitted := remaining == "" || remaining == "0" || r.StatusCode == http.StatusTooManyRequests
+	if refused && permitted && r.Header.Get("Retry-After") == "" {
+		return time.Minute
 	}
 	return wait
 }
@@ -40,18 +48,25 @@ func Discord(r *http.Response, _ time.Time) time.Duration {
 	if err != nil || !(seconds > 0) { // nor is it NaN
 		return 0
 	}
-	return time.Duration(min(seconds, float64(longestSeconds)) * float64(time.Second))
+	return time.Duration(math.Ceil(min(seconds, float64(longestSeconds)) * float64(time.Second)))
 }
 
 // OpenAI reads how many requests and tokens are left, and when either number is whole again.
-// Examples are x-ratelimit-remaining-tokens: 0 and x-ratelimit-reset-tokens: 6m0s.
+// Examples are x-ratelimit-remaining-tokens: 0 and x-ratelimit-reset-tokens: 6m0s. Azure's are read, too: seconds
+// without a unit, and the retry-after-ms of a refusal.
 func OpenAI(r *http.Response, _ time.Time) time.Duration {
 	var wait time.Duration
+	if r.StatusCode >= http.StatusBadRequest {
+		wait, _ = amount(r.Header.Get("Retry-After-Ms"), time.Millisecond)
+	}
 	for _, of := range []string{"Requests", "Tokens"} {
 		if r.Header.Get("X-Ratelimit-Remaining-"+of) != "0" {
 			continue
 		}
-		if d, err := time.ParseDuration(r.Header.Get("X-Ratelimit-Reset-" + of)); err == nil {
+		reset := r.Header.Get("X-Ratelimit-Reset-" + of)
+		if d, err := time.ParseDuration(reset); err == nil {
+			wait = max(wait, d)
+		} else if d, ok := amount(reset, time.Second); ok {
 			wait = max(wait, d)
 		}
 	}
@@ -87,13 +102,32 @@ const longestField = 64 << 10
 func retryAfter(h http.Header, now time.Time) time.Duration {
 	var wait time.Duration
 	for _, field := range h.Values("Retry-After") {
-		if seconds, ok := digits(field); ok {
-			wait = max(wait, time.Duration(min(seconds, longestSeconds))*time.Second)
+		if d, ok := amount(field, time.Second); ok {
+			wait = max(wait, d)
 		} else if date, err := http.ParseTime(field); err == nil {
 			wait = max(wait, date.Sub(now))
 		}
 	}
 	return wait
+}
+
+// amount reads a number of units of time. Some servers send decimals, although RFC 9110 has none: they are rounded up,
+// since a shorter wait than asked is never right.
+func amount(text string, unit time.Duration) (wait time.Duration, ok bool) {
+	whole, decimals, hasDecimals := strings.Cut(text, ".")
+	n, ok := digits(whole)
+	if !ok {
+		return 0, false
+	}
+	wait = time.Duration(min(n, longestSeconds*int64(time.Second/unit))) * unit
+	if !hasDecimals {
+		return wait, true
+	}
+	if strings.Trim(decimals, "0") != "" {
+		wait += unit
+	}
+	_, ok = digits(decimals)
+	return wait, ok
 }
 
 // digits returns a number of digits only. What is larger than an int64 is the largest.

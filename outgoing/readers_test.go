@@ -23,12 +23,25 @@ func TestReadsOfResponses(t *testing.T) {
 		{301, "Retry-After: 7", 0},
 		{503, "", 0},
 		{503, "Retry-After: 7", 7 * time.Second},
+		{420, "", time.Second},
+		{420, "Retry-After: 7", 7 * time.Second},
+		{404, "", 0},
+		{404, "Retry-After: 7", 7 * time.Second},
+		{503, "Retry-After-Ms: 7000", 0}, // which a Reader has to know
 		{429, "Retry-After: 7", 7 * time.Second},
 		{429, "Retry-After: 0", time.Second}, // at once is no help
 		{429, "", time.Second},
 		{429, "Retry-After: -7", time.Second},
 		{429, "Retry-After: +7", time.Second},
-		{429, "Retry-After: 1.5", time.Second},
+		{429, "Retry-After: 1.5", 2 * time.Second}, // a shorter wait than asked is never right
+		{503, "Retry-After: 299.997", 300 * time.Second},
+		{503, "Retry-After: 0.0001", time.Second},
+		{503, "Retry-After: 7.000", 7 * time.Second},
+		{503, "Retry-After: 7.", 0},
+		{503, "Retry-After: .7", 0},
+		{503, "Retry-After: 7.5.5", 0},
+		{503, "Retry-After: 7.5s", 0},
+		{503, "Retry-After: 9223372036854775807.9", time.Duration(longestSeconds+1) * time.Second},
 		{429, "Retry-After: soon", time.Second},
 		{429, "Retry-After: 7s", time.Second},
 		{429, "Retry-After: 99999999999999999999999999", time.Duration(longestSeconds) * time.Second},
@@ -91,8 +104,14 @@ func TestReaders(t *testing.T) {
 		{GitHub, 403, "Retry-After: 60", time.Minute},
 		{GitHub, 403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 1372700000", -873 * time.Second},
 		{GitHub, 403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: 99999999999999999999", time.Unix(longestSeconds, 0).Sub(now)},
-		{GitHub, 403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: tomorrow", 0},
-		{GitHub, 403, "", 0},
+		{GitHub, 403, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset: tomorrow", time.Minute},
+		{GitHub, 403, "", time.Minute},
+		{GitHub, 403, "X-RateLimit-Remaining: 4999\nX-RateLimit-Reset: 1372700933", 0},
+		{GitHub, 429, "", time.Minute},
+		{GitHub, 429, "X-RateLimit-Remaining: 4999\nX-RateLimit-Reset: 1372703000", time.Minute},
+		{GitHub, 429, "X-RateLimit-Remaining: 4999\nRetry-After: 5", 5 * time.Second},
+		{GitHub, 200, "", 0},
+		{GitHub, 404, "", 0},
 		{Discord, 429, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset-After: 1.5", 1500 * time.Millisecond},
 		{Discord, 200, "X-RateLimit-Remaining: 1\nX-RateLimit-Reset-After: 1.5", 0},
 		{Discord, 200, "X-RateLimit-Remaining: 0\nX-RateLimit-Reset-After: NaN", 0},
@@ -102,6 +121,12 @@ func TestReaders(t *testing.T) {
 		{OpenAI, 200, "x-ratelimit-remaining-requests: 59\nx-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-requests: 1s\nx-ratelimit-reset-tokens: 6m0s", 6 * time.Minute},
 		{OpenAI, 200, "x-ratelimit-remaining-requests: 0\nx-ratelimit-remaining-tokens: 5\nx-ratelimit-reset-requests: 12ms\nx-ratelimit-reset-tokens: 6m0s", 12 * time.Millisecond},
 		{OpenAI, 200, "x-ratelimit-remaining-requests: 0\nx-ratelimit-reset-requests: soon", 0},
+		{OpenAI, 200, "x-ratelimit-remaining-requests: 0\nx-ratelimit-reset-requests: 45", 45 * time.Second},
+		{OpenAI, 200, "x-ratelimit-remaining-tokens: 0\nx-ratelimit-reset-tokens: 44.2", 45 * time.Second},
+		{OpenAI, 429, "retry-after-ms: 20000", 20 * time.Second},
+		{OpenAI, 503, "retry-after-ms: 1999.2", 2 * time.Second},
+		{OpenAI, 429, "retry-after-ms: soon", 0},
+		{OpenAI, 200, "retry-after-ms: 20000", 0},
 		{Anthropic, 200, "anthropic-ratelimit-requests-remaining: 0\nanthropic-ratelimit-requests-reset: 2013-07-01T17:48:53Z", time.Minute},
 		{Anthropic, 200, "anthropic-ratelimit-requests-remaining: 1\nanthropic-ratelimit-requests-reset: 2013-07-01T17:48:53Z", 0},
 		{Anthropic, 200, "anthropic-ratelimit-requests-remaining: 0\nanthropic-ratelimit-requests-reset: 2013-07-01T17:47:52Z", -time.Second},
@@ -129,12 +154,13 @@ func TestAbsurdTimes(t *testing.T) {
 	read := func(date, field string) time.Duration {
 		r := responseOf(t, 429, "Date: "+date+"\n"+field+"\nX-RateLimit-Remaining: 0\nX-RateLimit-Remaining-Requests: 0\n"+
 			"Anthropic-RateLimit-Requests-Remaining: 0")
-		return (&Transport{Reads: reads}).read(r)
+		wait, _ := (&Transport{Reads: reads}).read(r)
+		return wait
 	}
 	for _, date := range []string{past, "Sun, 06 Nov 1994 08:49:37 GMT", "x"} {
 		for _, field := range []string{
 			"Retry-After: " + most, "Retry-After: " + future, "X-RateLimit-Reset: " + most, "X-RateLimit-Reset-After: " + most,
-			"X-RateLimit-Reset-After: 1e300", "X-RateLimit-Reset-After: Inf", "X-RateLimit-Reset-Requests: 2562047h47m16.854775807s", `RateLimit: "a";r=0;t=999999999999999`,
+			"X-RateLimit-Reset-After: 1e300", "X-RateLimit-Reset-After: Inf", "X-RateLimit-Reset-Requests: 2562047h47m16.854775807s", "X-RateLimit-Reset-Requests: " + most, "Retry-After-Ms: " + most, `RateLimit: "a";r=0;t=999999999999999`,
 			"Anthropic-RateLimit-Requests-Reset: 9999-12-31T23:59:59Z",
 		} {
 			if got := read(date, field); got < 200*365*24*time.Hour {
@@ -148,7 +174,7 @@ func TestAbsurdTimes(t *testing.T) {
 			"X-RateLimit-Reset-After: -Inf", "X-RateLimit-Reset-Requests: -2562047h47m16.854775808s", `RateLimit: "a";r=0;t=-999999999999999`,
 			"Anthropic-RateLimit-Requests-Reset: 0000-01-01T00:00:00Z",
 		} {
-			if got := read(date, field); got != withoutTime {
+			if got := read(date, field); got < withoutTime || got > time.Minute {
 				t.Errorf("at %s, %s: %v", date, field, got)
 			}
 		}
@@ -157,7 +183,8 @@ func TestAbsurdTimes(t *testing.T) {
 
 func readOf(t testing.TB, status int, fields string) time.Duration {
 	t.Helper()
-	return (&Transport{}).read(responseOf(t, status, fields))
+	wait, _ := (&Transport{}).read(responseOf(t, status, fields))
+	return wait
 }
 
 func responseOf(t testing.TB, status int, fields string) *http.Response {

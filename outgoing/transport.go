@@ -17,6 +17,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
@@ -32,8 +33,11 @@ const (
 	// longestBlock is the longest MaxBlock. Nothing that is added to it, or to a time, overflows.
 	longestBlock = 365 * 24 * time.Hour
 
-	// withoutTime is how long a key is blocked by a 429 that does not say how long.
+	// withoutTime is how long a key is blocked by a 429 or 420 that does not say how long.
 	withoutTime = time.Second
+
+	// statusEnhanceYourCalm is how some services have said 429, since before there was one.
+	statusEnhanceYourCalm = 420
 
 	// What is read of a refusal that nobody gets, at most.
 	drainBytes = 64 << 10
@@ -41,6 +45,9 @@ const (
 
 	// blockTime is how long a store may take to block a key, if it has no bound of its own.
 	blockTime = 10 * time.Second
+
+	// settleTime is how long a response may wait for the correction of its charge.
+	settleTime = time.Second
 
 	// blockGrain is by how much a block is longer than was asked for.
 	blockGrain = time.Millisecond
@@ -53,8 +60,9 @@ const (
 //
 // A server says so with:
 //
-//   - status 429, or 503 with a Retry-After, in seconds or as a date (RFC 9110). A date counts from the Date of the
-//     response, so clocks need not agree. A 429 that says nothing more blocks for a second.
+//   - status 429 or 420, or another from 400 on with a Retry-After, in seconds or as a date (RFC 9110). A date counts
+//     from the Date of the response, so clocks need not agree. Decimals are rounded up. A 429 or 420 that says nothing
+//     more blocks for a second.
 //   - the field RateLimit of draft-ietf-httpapi-ratelimit-headers-11, with r=0 and a t, in any response. A field that is
 //     not a valid structured field is ignored as a whole (RFC 9651), and so is a field longer than 64 KiB.
 //   - the fields that the Reads understand.
@@ -79,9 +87,10 @@ type Transport struct {
 	// Base sends the requests. Nil means http.DefaultTransport.
 	Base http.RoundTripper
 
-	// Retries is how often a request is repeated, at most, that the server refused for now: with status 429, or with
-	// 503 and a Retry-After if the method is idempotent. One whose body cannot be read again, for want of GetBody, is
-	// not repeated.
+	// Retries is how often a request is repeated, at most, that the server refused for now: with status 429, or if the
+	// method is idempotent with 420, with another from 400 on and a Retry-After, or with the 403 by which [GitHub]
+	// limits. An error that used the last unit is not repeated, nor is a request whose body cannot be read again, for
+	// want of GetBody, or one that would come earlier than the server asks, since MaxBlock is shorter.
 	Retries int
 
 	// MaxWait is the longest time that a request waits before it is sent, repetitions included. 0 means a minute.
@@ -93,6 +102,11 @@ type Transport struct {
 
 	// Reads understand further fields of responses, such as [GitHub].
 	Reads []Reader
+
+	// Settle says how many units of the Limiter a request has used, when its response is there, and the charge is
+	// corrected to that, also beyond the limit. A negative number leaves it as it is: a unit, as without Settle. Each
+	// repetition is charged and settled; without a response, nothing is corrected. It must not read the body.
+	Settle func(*http.Request, *http.Response) int64
 
 	once  sync.Once
 	own   *core.Limiter // the Limiter, or one that limits nothing
@@ -178,7 +192,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	var refusal *http.Response // before a repetition
 	for repeated := 0; ; repeated++ {
-		if err := gate.wait(waiting, key); err != nil {
+		var charge backend.Decision
+		if err := gate.limiter.Wait(waiting, key, 1, &charge); err != nil {
 			err = notSent(r, err)
 			if refusal != nil && r.Context().Err() == nil {
 				return refusal, nil
@@ -189,11 +204,13 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return response, err
 		}
-		wait, kept := t.keepBack(r.Context(), gate, key, t.read(response))
-		if wait <= 0 {
+		asked, refused := t.read(response)
+		wait, kept := t.keepBack(r.Context(), gate, key, asked)
+		t.settle(r, response, &charge)                         // a unit that comes back is of no use before the block is over
+		if !refused || repeated == t.Retries || wait < asked { // which MaxBlock has cut
 			return response, nil
 		}
-		if end, _ := waiting.Deadline(); repeated == t.Retries || time.Until(end) < wait {
+		if end, _ := waiting.Deadline(); time.Until(end) < wait {
 			return response, nil
 		}
 		again := again(r, response)
@@ -285,13 +302,7 @@ func notSent(r *http.Request, err error) error {
 
 // again returns the request for another try, or nil if it must not be repeated.
 func again(r *http.Request, response *http.Response) *http.Request {
-	switch response.StatusCode {
-	case http.StatusTooManyRequests:
-	case http.StatusServiceUnavailable:
-		if !idempotent(r.Method) {
-			return nil
-		}
-	default:
+	if response.StatusCode != http.StatusTooManyRequests && !idempotent(r.Method) {
 		return nil
 	}
 	next := r.Clone(r.Context())
@@ -317,24 +328,50 @@ func idempotent(method string) bool {
 	return false
 }
 
-// read returns how long the server wants to get no more requests; 0 if it does not say so.
-func (t *Transport) read(r *http.Response) time.Duration {
+// settle corrects the charge of a request to the units that it has used.
+func (t *Transport) settle(r *http.Request, response *http.Response, charge *backend.Decision) {
+	if t.Settle == nil {
+		return
+	}
+	units := t.Settle(r, response)
+	if units < 0 || units == 1 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTime)
+	defer cancel()
+	_, _ = charge.Settle(ctx, units) // the store's observers are told of an error
+}
+
+// read returns how long the server wants to get no more requests, 0 if it does not say so, and whether it has refused
+// this one for now. A time alone is no refusal: any response may have used the last unit.
+func (t *Transport) read(r *http.Response) (wait time.Duration, refused bool) {
 	now, err := http.ParseTime(r.Header.Get("Date"))
 	if err != nil {
 		now = time.Now()
 	}
-	refused := r.StatusCode == http.StatusTooManyRequests
-	wait := rateLimit(r.Header)
-	if refused || r.StatusCode == http.StatusServiceUnavailable {
-		wait = max(wait, retryAfter(r.Header, now))
+	if r.StatusCode >= http.StatusBadRequest {
+		wait = retryAfter(r.Header, now)
+		refused = wait > 0
 	}
+	wait = max(wait, rateLimit(r.Header))
 	for _, read := range t.Reads {
-		if read != nil {
-			wait = max(wait, read(r, now))
+		if read == nil {
+			continue
+		}
+		asked := read(r, now)
+		wait = max(wait, asked)
+		refused = refused || asked > 0 && r.StatusCode == http.StatusForbidden && isGitHub(read)
+	}
+	if r.StatusCode == http.StatusTooManyRequests || r.StatusCode == statusEnhanceYourCalm {
+		refused = true
+		if wait <= 0 {
+			wait = withoutTime
 		}
 	}
-	if wait <= 0 && refused {
-		return withoutTime
-	}
-	return wait
+	return wait, refused
+}
+
+// isGitHub tells the one Reader for which a 403 may be a limit from those for which it is a permission that is missing.
+func isGitHub(read Reader) bool {
+	return reflect.ValueOf(read).Pointer() == reflect.ValueOf(GitHub).Pointer()
 }
