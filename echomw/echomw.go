@@ -1,8 +1,10 @@
 package echomw
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -27,8 +29,11 @@ func Middleware(guard interface {
 	return func(following echo.HandlerFunc) echo.HandlerFunc { // Echo calls it for each request
 		return func(c echo.Context) error {
 			v := &visit{Context: c.Request().Context(), c: c, following: following}
-			defer v.end() // Echo uses its contexts again
-			h.ServeHTTP(&entrance{c.Response(), v, messages}, c.Request().WithContext(v))
+			e := &entrance{Response: c.Response(), visit: v, messages: messages}
+			e.under = under{e.Writer, e.Response}
+			e.Writer = &e.under
+			defer e.end() // Echo uses its contexts again
+			h.ServeHTTP(e, c.Request().WithContext(v))
 			return v.err
 		}
 	}
@@ -53,6 +58,31 @@ type entrance struct {
 
 	visit    *visit
 	messages *messages
+	under    under
+}
+
+// An under is the writer of Echo's response until the handlers behind the guard run. Echo does not note that a
+// connection was hijacked, and would answer a refusal on it.
+type under struct {
+	http.ResponseWriter
+
+	response *echo.Response
+}
+
+// Unwrap is for [http.ResponseController].
+func (u *under) Unwrap() http.ResponseWriter { return u.ResponseWriter }
+
+func (u *under) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(u.ResponseWriter).Hijack()
+	u.response.Committed = u.response.Committed || err == nil
+	return conn, rw, err
+}
+
+// leave gives the response its own writer again.
+func leave(response *echo.Response) {
+	if u, ok := response.Writer.(*under); ok {
+		response.Writer = u.ResponseWriter
+	}
 }
 
 type (
@@ -79,10 +109,11 @@ func (v *visit) context() echo.Context {
 	return v.c
 }
 
-func (v *visit) end() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.c = nil
+func (e *entrance) end() {
+	leave(e.Response)
+	e.visit.mu.Lock()
+	defer e.visit.mu.Unlock()
+	e.visit.c = nil
 }
 
 // Refused is what the guard calls with a refusal.
@@ -128,6 +159,7 @@ func next(w http.ResponseWriter, r *http.Request) {
 	v, _ := r.Context().Value(visitKey{}).(*visit)
 	c := v.c
 	c.SetRequest(r)
+	leave(c.Response())
 	if _, same := w.(*entrance); same { // the guard does not look at the response
 		v.err = v.following(c)
 		return

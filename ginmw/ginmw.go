@@ -28,8 +28,10 @@ func Middleware(guard interface {
 	return func(c *gin.Context) {
 		v := &visit{Context: c.Request.Context()}
 		v.c.Store(c)
-		defer v.c.Store(nil) // Gin uses its contexts again
-		h.ServeHTTP(&entrance{ResponseWriter: c.Writer, visit: v}, c.Request.WithContext(v))
+		e := &entrance{ResponseWriter: c.Writer, visit: v}
+		c.Writer = e
+		defer e.end(c) // Gin uses its contexts again
+		h.ServeHTTP(e, c.Request.WithContext(v))
 		if !v.passed {
 			c.Abort()
 			c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
@@ -46,12 +48,25 @@ type visit struct {
 	passed bool
 }
 
-// An entrance is the writer on which the guard refuses.
+// An entrance is the writer on which the guard refuses. It is that of Gin's context as well, until the handlers behind
+// the guard run: so the guard knows of an answer that OnRefused gives by the context.
 type entrance struct {
 	gin.ResponseWriter
 
 	visit *visit
 	begun bool // there is a status
+}
+
+// leave gives the context its own writer again.
+func leave(c *gin.Context) {
+	if e, ok := c.Writer.(*entrance); ok {
+		c.Writer = e.ResponseWriter
+	}
+}
+
+func (e *entrance) end(c *gin.Context) {
+	leave(c)
+	e.visit.c.Store(nil)
 }
 
 // Unwrap is for [http.ResponseController].
@@ -95,7 +110,7 @@ func (v *visit) Value(key any) any {
 func (e *entrance) Refused(v *nethttp.Verdict, _ string) (answered bool) {
 	c := e.visit.c.Load()
 	c.Errors = append(c.Errors, &gin.Error{Err: v, Type: gin.ErrorTypePrivate}) // as c.Error, which looks for a gin.Error first
-	return false
+	return e.begun || e.Written()
 }
 
 // next runs the handlers behind the guard.
@@ -103,6 +118,7 @@ func next(w http.ResponseWriter, r *http.Request) {
 	v, _ := r.Context().Value(visitKey{}).(*visit)
 	c := v.c.Load()
 	v.passed, c.Request = true, r
+	leave(c)
 	if _, same := w.(*entrance); same { // the guard does not look at the response
 		c.Next()
 		return

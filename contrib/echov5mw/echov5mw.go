@@ -1,7 +1,9 @@
 package echov5mw
 
 import (
+	"bufio"
 	"context"
+	"net"
 	"net/http"
 	"sync"
 
@@ -25,8 +27,10 @@ func Middleware(guard interface {
 		h := guard.Handler(http.HandlerFunc(next))
 		return func(c *echo.Context) error {
 			v := &visit{Context: c.Request().Context(), c: c, following: following}
+			e := &entrance{c.Response(), v}
+			c.SetResponse(e)
 			defer v.end() // Echo uses its contexts again
-			h.ServeHTTP(&entrance{c.Response(), v}, c.Request().WithContext(v))
+			h.ServeHTTP(e, c.Request().WithContext(v))
 			return v.err
 		}
 	}
@@ -44,7 +48,8 @@ type visit struct {
 	c  *echo.Context // nil when the guard is done
 }
 
-// An entrance is the writer on which the guard refuses.
+// An entrance is the writer on which the guard refuses. It is that of Echo's context as well, until the handlers behind
+// the guard run.
 type entrance struct {
 	http.ResponseWriter
 
@@ -76,6 +81,7 @@ func (v *visit) context() *echo.Context {
 }
 
 func (v *visit) end() {
+	leave(v.c)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.c = nil
@@ -86,6 +92,22 @@ func (e *entrance) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 
 // Flush is for the guard, which offers it to handlers if it is there.
 func (e *entrance) Flush() { _ = http.NewResponseController(e.ResponseWriter).Flush() }
+
+// Hijack notes that there is an answer. Echo does not, and would answer a refusal on the connection.
+func (e *entrance) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
+	if r, _ := echo.UnwrapResponse(e.ResponseWriter); r != nil && err == nil {
+		r.Committed = true
+	}
+	return conn, rw, err
+}
+
+// leave gives the context its own writer again.
+func leave(c *echo.Context) {
+	if e, ok := c.Response().(*entrance); ok {
+		c.SetResponse(e.ResponseWriter)
+	}
+}
 
 // Refused is what the guard calls with a refusal.
 func (e *entrance) Refused(v *nethttp.Verdict, document string) (answered bool) {
@@ -116,6 +138,7 @@ func next(w http.ResponseWriter, r *http.Request) {
 	v, _ := r.Context().Value(visitKey{}).(*visit)
 	c := v.c
 	c.SetRequest(r)
+	leave(c)
 	if _, same := w.(*entrance); same { // the guard does not look at the response
 		v.err = v.following(c)
 		return
