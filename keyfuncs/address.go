@@ -41,9 +41,10 @@ func RemoteAddr() Func {
 // Use it when the proxy overwrites the header in every request, whatever the client
 // sent:
 //
-//	X-Real-IP          nginx: proxy_set_header X-Real-IP $remote_addr;
-//	CF-Connecting-IP   Cloudflare; trusted: https://www.cloudflare.com/ips
-//	Fly-Client-IP      Fly.io, unless another proxy stands in front of it
+//	X-Real-IP                  nginx: proxy_set_header X-Real-IP $remote_addr;
+//	CF-Connecting-IP           Cloudflare; trusted: https://www.cloudflare.com/ips
+//	CloudFront-Viewer-Address  CloudFront, whose addresses have a port
+//	Fly-Client-IP              Fly.io, unless another proxy stands in front of it
 //
 // True-Client-IP, X-Azure-ClientIP and Fastly-Client-IP look similar, but by default those
 // products forward what the client wrote.
@@ -74,6 +75,10 @@ func ProxyHeader(name string, trusted ...string) Func {
 	}
 	proxies, errTrusted := parseTrusted(trusted)
 	check(errName, errTrusted)
+	parse := parseNode
+	if name == viewerAddress {
+		parse = parseViewer
+	}
 	var (
 		errMissing  = errNoClient(name, missing)
 		errRepeated = errNoClient(name, "more than one line")
@@ -97,7 +102,7 @@ func ProxyHeader(name string, trusted ...string) Func {
 		case len(lines) > 1:
 			return "", errRepeated
 		}
-		client, ok := parseNode(trimSpace(lines[0]))
+		client, ok := parse(trimSpace(lines[0]))
 		if !ok {
 			return "", errAddress
 		}
@@ -271,7 +276,7 @@ func Network(address Func, v4, v6 int) Func {
 	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
 		panic(fmt.Sprintf("headgate: keyfuncs: Network: %d and %d bits: not 1 to 32 for IPv4 and 1 to 128 for IPv6", v4, v6))
 	}
-	errAddress := fmt.Errorf("%w: Network: the key of the function is no address", ErrProgram)
+	errAddress := ofKind(ErrProgram, "Network: the key of the function is no address")
 	return func(r *http.Request) (string, error) {
 		key, err := call(address, askWhole(r))
 		if err != nil || isWhole(r) { // who cuts it is the one that asked

@@ -158,6 +158,34 @@ func TestProxyHeader(t *testing.T) {
 	}
 }
 
+// CloudFront writes a port after every address, and no brackets: what follows the last colon is the port, also where it
+// could be part of the address. What has no port is not from CloudFront.
+func TestCloudFrontViewerAddress(t *testing.T) {
+	for line, want := range map[string]string{
+		"203.0.113.9:46532":               "203.0.113.9",
+		"2001:db8:1:2::9:46532":           "2001:db8:1:2::/64",
+		"2001:db8:1:2:3:4:5:6:443":        "2001:db8:1:2::/64",
+		"2001:db8::443":                   "", // 2001:db8: is no address
+		"2001:db8:::443":                  "2001:db8::/64",
+		"2001:db8:1:2::443:443":           "2001:db8:1:2::/64",
+		"2001:db8::1:2:3:4:80":            "2001:db8::/64",
+		"2001:db8:1::2:3:4:5:80":          "2001:db8:1::/64",
+		"[2001:db8:1:2::9]:46532":         "2001:db8:1:2::/64",
+		"::ffff:203.0.113.9:46532":        "203.0.113.9",
+		"203.0.113.9":                     "",
+		"2001:db8:1:2:3:4:5:46532":        "",
+		"[2001:db8:1:2::9]":               "",
+		"2001:db8:1:2::9:":                "",
+		"2001:db8:1:2::9:port":            "",
+		"2001:db8:1:2::9:46532, 10.0.0.1": "",
+		":443":                            "",
+		"":                                "",
+	} {
+		f := keyfuncs.ProxyHeader("CloudFront-Viewer-Address", trusted...)
+		wantClient(t, f, request("10.0.0.1:80", "CloudFront-Viewer-Address", line), want)
+	}
+}
+
 func TestXForwardedFor(t *testing.T) {
 	for _, c := range []struct {
 		name   string

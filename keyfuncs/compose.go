@@ -8,7 +8,7 @@ import (
 )
 
 // errEmptyKey reports a Func from outside this package that broke its contract.
-var errEmptyKey = errors.New("headgate: keyfuncs: a function returned an empty key without an error")
+var errEmptyKey = unusable("a function returned an empty key without an error")
 
 // All charges the combination of the keys of the given functions: requests share a limit
 // if all their keys are equal. All(Route(), RemoteAddr()) limits each client on each

@@ -26,7 +26,7 @@ func Context(key any) Func {
 		value := r.Context().Value(key)
 		text, ok := keytext.Of(value)
 		if !ok {
-			return "", fmt.Errorf("%w: %s: no text in a %T", ErrProgram, thing, value)
+			return "", ofKind(ErrProgram, fmt.Sprintf("%s: no text in a %T", thing, value))
 		}
 		if text == "" {
 			return "", errAbsent

@@ -1,8 +1,6 @@
 package keyfuncs
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -15,7 +13,7 @@ const (
 	maxElement = 1 << 10 // bytes of an element
 )
 
-var errNoPeer = errors.New("headgate: keyfuncs: the remote address of the connection is not an IP address (a unix socket?)")
+var errNoPeer = unusable("the remote address of the connection is not an IP address (a unix socket?)")
 
 // What errors say of requests that may be health checks.
 const (
@@ -27,12 +25,12 @@ const (
 // and did not. It is not ErrAbsent, or a client that can have a header removed could choose
 // the next member of First.
 func errNoClient(header, why string) error {
-	return fmt.Errorf("headgate: keyfuncs: the proxy named no client: header %s: %s", header, why)
+	return unusable("the proxy named no client: header " + header + ": " + why)
 }
 
 var (
-	errTunnel = errors.New("headgate: keyfuncs: CONNECT through a proxy: what follows could be another request, which the proxy does not read")
-	errH2C    = errors.New("headgate: keyfuncs: HTTP/2 from a proxy that could be an upgraded connection, which the proxy does not read: " +
+	errTunnel = unusable("CONNECT through a proxy: what follows could be another request, which the proxy does not read")
+	errH2C    = unusable("HTTP/2 from a proxy that could be an upgraded connection, which the proxy does not read: " +
 		"enable Protocols.UnencryptedHTTP2 of http.Server instead of h2c.NewHandler")
 )
 
@@ -87,6 +85,22 @@ func parseNode(s string) (netip.Addr, bool) {
 	host, ok := hostOf(s)
 	if !ok {
 		return netip.Addr{}, false
+	}
+	return parseHost(host)
+}
+
+// viewerAddress is the name of a header whose IPv6 addresses have a port, and no brackets.
+const viewerAddress = "Cloudfront-Viewer-Address"
+
+// parseViewer parses the value of that header: the port, which is always there, is what follows the last colon.
+func parseViewer(s string) (netip.Addr, bool) {
+	colon := strings.LastIndexByte(s, ':')
+	if colon < 0 || !isPort(s[colon+1:]) {
+		return netip.Addr{}, false
+	}
+	host := s[:colon]
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
 	}
 	return parseHost(host)
 }

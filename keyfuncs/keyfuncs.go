@@ -2,10 +2,11 @@ package keyfuncs
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/headgate/headgate/internal/fault"
 )
 
 // A Func returns a text of a request: the key under which a rule counts it, or the name of the plan that
@@ -18,21 +19,30 @@ var (
 	// ErrAbsent is wrapped by the error for a request that lacks the value. It is the only error after
 	// which [First] tries its next function. A guard refuses a request without a key with status 400; a
 	// request without a plan gets the default.
-	ErrAbsent = errors.New("headgate: keyfuncs: absent")
+	ErrAbsent error = &fault.Keyless{Text: "headgate: keyfuncs: absent"}
 
 	// ErrProgram is wrapped by errors of the program, for which the request is not to
 	// blame. Guards refuse the request with status 500.
-	ErrProgram = errors.New("headgate: keyfuncs: error of the program")
+	ErrProgram error = &fault.Keyless{Text: "headgate: keyfuncs: error of the program"}
 )
 
-func absent(thing string) error {
-	return fmt.Errorf("%w: %s", ErrAbsent, thing)
+// Errors of this package are written by the three functions below. Guards log them, so no text may have what a request
+// has: no key, and nothing that a client writes.
+
+func absent(thing string) error { return ofKind(ErrAbsent, thing) }
+
+// ofKind returns an error that wraps ErrAbsent or ErrProgram.
+func ofKind(kind error, what string) error {
+	return &fault.Keyless{Text: kind.Error() + ": " + what, Kind: kind}
 }
+
+// unusable returns an error that wraps neither.
+func unusable(what string) error { return &fault.Keyless{Text: "headgate: keyfuncs: " + what} }
 
 // malformed returns the error for a value that cannot be used. It is neither ErrAbsent, after which a
 // client could choose the next function of First, nor ErrProgram.
 func malformed(thing, why string) error {
-	return errors.New("headgate: keyfuncs: malformed: " + thing + ": " + why)
+	return unusable("malformed: " + thing + ": " + why)
 }
 
 // check panics with the faults of arguments, one line each, if there are any.

@@ -280,10 +280,23 @@ func TestUndecidedIsLogged(t *testing.T) {
 		want    string
 	}{
 		"an error of the key": {rate: nethttp.Rate{Key: failing(errors.New("anna is unknown"))}, want: `limit=api status=400 observe_only=false requests=%d reason="there is no key, or it is malformed"`},
-		"no key, on trial":    {rate: nethttp.Rate{Key: failing(keyfuncs.ErrAbsent), ObserveOnly: true}, want: `limit=api status=400 observe_only=true requests=%d reason="there is no key, or it is malformed"`},
-		"a fault":             {rate: nethttp.Rate{Key: client, Cost: costs(-1)}, want: `limit=api status=500 observe_only=false requests=%d reason="its Cost returned -1"`},
-		"observed":            {rate: nethttp.Rate{Key: client, Cost: costs(-1)}, observe: true},
-		"refused":             {rate: nethttp.Rate{Key: client, Cost: costs(9)}},
+		"no key, on trial":    {rate: nethttp.Rate{Key: failing(keyfuncs.ErrAbsent), ObserveOnly: true}, want: `limit=api status=400 observe_only=true requests=%d reason="headgate: keyfuncs: absent"`},
+		"a proxy that names no client": {rate: nethttp.Rate{Key: keyfuncs.BehindProxies(1)}, want: `limit=api status=400 observe_only=false requests=%d ` +
+			`reason="headgate: keyfuncs: the proxy named no client: header X-Forwarded-For: fewer elements than proxies; exempt the routes of health checks"`},
+		"a malformed plan": {rate: nethttp.Rate{Key: client, Plan: func(r *http.Request) (string, error) {
+			r.Header.Set("X-Plan", strings.Repeat("anna", 2000))
+			return keyfuncs.Header("X-Plan")(r)
+		}}, want: `limit=api status=400 observe_only=false requests=%d reason="headgate: keyfuncs: malformed: header X-Plan: longer than 4 KiB"`},
+		"an error of keyfuncs within one that has the key": {rate: nethttp.Rate{Key: func(r *http.Request) (string, error) {
+			_, err := keyfuncs.Header("X-Token")(r)
+			return "", fmt.Errorf("anna: %w", err)
+		}}, want: `limit=api status=400 observe_only=false requests=%d reason="headgate: keyfuncs: absent: header X-Token"`},
+		"a key around an error of keyfuncs": {rate: nethttp.Rate{Key: failing(fmt.Errorf("%w: anna", keyfuncs.ErrAbsent))}, want: `limit=api status=400 observe_only=false requests=%d reason="headgate: keyfuncs: absent"`},
+		"an empty key":                      {rate: nethttp.Rate{Key: func(*http.Request) (string, error) { return "", nil }}, want: `limit=api status=400 observe_only=false requests=%d reason="its Key returned an empty key without an error"`},
+		"a fault of the program":            {rate: nethttp.Rate{Key: keyfuncs.Network(keyfuncs.Header("X-Any"), 24, 56), Skip: func(r *http.Request) bool { r.Header.Set("X-Any", "anna"); return false }}, want: `limit=api status=500 observe_only=false requests=%d reason="headgate: keyfuncs: error of the program: Network: the key of the function is no address"`},
+		"a fault":                           {rate: nethttp.Rate{Key: client, Cost: costs(-1)}, want: `limit=api status=500 observe_only=false requests=%d reason="its Cost returned -1"`},
+		"observed":                          {rate: nethttp.Rate{Key: client, Cost: costs(-1)}, observe: true},
+		"refused":                           {rate: nethttp.Rate{Key: client, Cost: costs(9)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -319,7 +319,7 @@ func TestRefusals(t *testing.T) {
 
 // A guard tells why it refuses without a decision, at most once a minute, and that all clients share the key of a proxy.
 func TestFaultsAreLogged(t *testing.T) {
-	for want, key := range map[string]keyfuncs.Func{"there is no key": keyfuncs.Header("User"), "the key is the address of a proxy": keyfuncs.RemoteAddr()} {
+	for want, key := range map[string]keyfuncs.Func{"absent: header User": keyfuncs.Header("User"), "the key is the address of a proxy": keyfuncs.RemoteAddr()} {
 		synctest.Test(t, func(t *testing.T) {
 			var text bytes.Buffer
 			g := mustNew(t, Config{Rules: []Rule{{Slots: core.NewSlots(new(core.MemoryStore), "ws", 9), Key: key}}, Logger: slog.New(slog.NewTextHandler(&text, nil))})

@@ -200,7 +200,7 @@ func (rs *Rules) fail(a *Admission, r *http.Request, status int, limiter string,
 	return false
 }
 
-var errEmptyKey = errors.New("its Key returned an empty key without an error")
+var errEmptyKey = &fault.Keyless{Text: "its Key returned an empty key without an error"}
 
 // Whom returns the key and the plan of a request under a rule, or refuses it.
 func (rs *Rules) Whom(a *Admission, r *http.Request, rule *Rule, name string) (key, plan string, ok bool) {

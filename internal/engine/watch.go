@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headgate/headgate/internal/fault"
 	"github.com/headgate/headgate/keyfuncs"
 )
 
@@ -54,8 +55,8 @@ func (w *Watch) warn(text string, attrs ...any) {
 	logger.Warn("headgate: "+w.guard+": "+text, attrs...)
 }
 
-// Undecided counts a request about which a rule, or the store, does not decide. Errors of keys may have the key in
-// their text, so the record has only their kind.
+// Undecided counts a request about which a rule, or the store, does not decide. Errors of key functions of the program
+// may have the key in their text, so the record has only those of package keyfuncs.
 func (w *Watch) Undecided(limiter string, status int, observeOnly bool, err error) {
 	if w.silent {
 		return
@@ -76,9 +77,10 @@ func (w *Watch) Undecided(limiter string, status int, observeOnly bool, err erro
 		return
 	}
 	text := "there is no key, or it is malformed"
+	var keyless *fault.Keyless
 	switch {
-	case errors.Is(err, keyfuncs.ErrProgram):
-		text = keyfuncs.ErrProgram.Error()
+	case errors.As(err, &keyless): // without what functions of the program have written around it
+		text = keyless.Text
 	case status != http.StatusBadRequest:
 		text = err.Error()
 	}

@@ -54,7 +54,7 @@ var house = []room{
 	{pkg: "internal/storetest", ours: []string{"internal/step", "internal/store"}},
 	{pkg: "internal/within"},
 	{pkg: "internal/yamltree", theirs: []string{"go.yaml.in/yaml/v4"}},
-	{pkg: "keyfuncs", ours: []string{"internal/keytext"}},
+	{pkg: "keyfuncs", ours: []string{"internal/fault", "internal/keytext"}},
 	{pkg: "limits", ours: []string{"core", "internal/backend", "internal/document", "internal/plans"}},
 	{pkg: "limits/redisdoc", ours: []string{"core", "internal/docstore", "internal/document", "limits"}, theirs: []string{"github.com/redis/go-redis/v9"}},
 	{pkg: "nethttp", ours: []string{"core", "internal/backend", "internal/engine", "internal/problem", "internal/record", "keyfuncs"}},
