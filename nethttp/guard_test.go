@@ -360,3 +360,52 @@ func TestProxiesAreLogged(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+// A verdict names the policy that decided, and its text does, too. Slots have none, also if a rate had admitted.
+func TestVerdictNamesThePolicy(t *testing.T) {
+	limited := func(policies ...core.Policy) func(*core.Slots) nethttp.Config {
+		return func(*core.Slots) nethttp.Config { return rates(rate(memory("api", policies...))) }
+	}
+	minuteAndHour := limited(core.SlidingLog(2, time.Minute).Named("minute"), core.FixedWindow(3, time.Hour).FromFirst().Named("hour"))
+	for _, test := range []struct {
+		name                  string
+		config                func(*core.Slots) nethttp.Config
+		pauses                []time.Duration // before each further request
+		limiter, policy, text string
+	}{
+		{"admitted", minuteAndHour, nil, "api", "minute", "headgate: admitted"},
+		{"the first policy", minuteAndHour, []time.Duration{0, 0}, "api", "minute", `headgate: "api" refuses by its policy "minute" with status 429: retry in 1m0s`},
+		{"the second policy", minuteAndHour, []time.Duration{0, time.Minute, 0}, "api", "hour", `headgate: "api" refuses by its policy "hour" with status 429: retry in 59m0s`},
+		{"an only policy", limited(minute(1)), []time.Duration{0}, "api", "api", `headgate: "api" refuses with status 429: retry in 1m0s`},
+		{"slots", func(slots *core.Slots) nethttp.Config {
+			return nethttp.Config{Rates: []nethttp.Rate{rate(memory("api", minute(1)))}, Concurrency: []nethttp.Concurrency{{Slots: slots, Key: client}}}
+		}, nil, "open", "", `headgate: "open" refuses with status 429: retry in `},
+		{"slots alone", func(slots *core.Slots) nethttp.Config {
+			return nethttp.Config{Concurrency: []nethttp.Concurrency{{Slots: slots, Key: client}}}
+		}, nil, "open", "", `headgate: "open" refuses with status 429: retry in `},
+		{"no key", func(*core.Slots) nethttp.Config {
+			return rates(nethttp.Rate{Limiter: memory("api", minute(1)), Key: keyfuncs.Header("X-None")})
+		}, nil, "api", "", `headgate: limit "api": keyfuncs: absent: header X-None`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slots := core.NewSlots(new(core.MemoryStore), "open", 1)
+				if _, err := slots.Acquire(t.Context(), "anna"); err != nil {
+					t.Fatal(err)
+				}
+				c := test.config(slots)
+				var v *nethttp.Verdict
+				c.Observe = func(_ *http.Request, of *nethttp.Verdict) { v = of }
+				h := guardOf(t, c).Handler(status(204))
+				serve(h, request("GET", "/", "X-Client", "anna"))
+				for _, pause := range test.pauses {
+					time.Sleep(pause) // of the bubble
+					serve(h, request("GET", "/", "X-Client", "anna"))
+				}
+				if v.Limiter != test.limiter || v.Policy != test.policy || !strings.HasPrefix(v.Error(), test.text) {
+					t.Errorf("%q, %q: %v", v.Limiter, v.Policy, v)
+				}
+			})
+		})
+	}
+}

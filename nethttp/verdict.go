@@ -20,12 +20,14 @@ type Verdict struct {
 	// if the store has not decided.
 	Limiter string
 
+	// Policy is the name of the limiter's policy that decided, or "" if slots or nobody did.
+	Policy string
+
 	// RetryAfter is how long the client should wait. 0 means that it is not known, or that waiting cannot help.
 	RetryAfter time.Duration
 
 	// Decision is that of the rates, and the zero Decision without them. Its Answers are those of all rates and slots.
-	// Its Allowed is of the rates only: Status says whether the request is admitted. If slots have refused, its units
-	// were given back.
+	// Its Allowed and Policy are of the rates only, also if slots have refused, and its units were given back.
 	Decision core.Decision
 
 	// ObserveOnly reports that the rule that decided only observes: the request was not refused by it.
@@ -54,6 +56,9 @@ func (v *Verdict) fill(from **engine.Admission, observeOnly bool) {
 	a := *from
 	*v = Verdict{Status: a.Status, Limiter: a.Limiter, ObserveOnly: observeOnly, Err: a.Err, from: from}
 	v.Decision.Backend(&a.Decision)
+	if !a.Full && a.Err == nil {
+		v.Policy = v.Decision.Policy
+	}
 	if a.RetryAfter != core.Never {
 		v.RetryAfter = a.RetryAfter
 	}
@@ -73,15 +78,21 @@ func (v *Verdict) Key() string { return v.admission().Key() }
 
 // Error describes the verdict, without the key.
 func (v *Verdict) Error() string {
-	switch {
-	case v.Status == 0:
+	if v.Status == 0 {
 		return "headgate: admitted"
-	case v.Err != nil:
-		return v.Err.Error()
-	case v.RetryAfter == 0:
-		return fmt.Sprintf("headgate: %q refuses with status %d", v.Limiter, v.Status)
 	}
-	return fmt.Sprintf("headgate: %q refuses with status %d: retry in %v", v.Limiter, v.Status, v.RetryAfter)
+	if v.Err != nil {
+		return v.Err.Error()
+	}
+	text := fmt.Sprintf("headgate: %q refuses", v.Limiter)
+	if v.Policy != "" && v.Policy != v.Limiter { // the only policy of a limiter has its name
+		text += fmt.Sprintf(" by its policy %q", v.Policy)
+	}
+	text += fmt.Sprintf(" with status %d", v.Status)
+	if v.RetryAfter != 0 {
+		text += fmt.Sprintf(": retry in %v", v.RetryAfter)
+	}
+	return text
 }
 
 // Unwrap returns Err, for [errors.Is].
