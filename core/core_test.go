@@ -196,7 +196,7 @@ func TestCharges(t *testing.T) {
 	ctx, s := t.Context(), new(core.MemoryStore)
 	session, address := core.NewLimiter(s, "session", minute(2)), core.NewLimiter(s, "address", minute(5))
 	both := func(key string) core.Decision {
-		d, err := core.AllowAll(ctx, core.Charge{Limiter: session, Key: key}, core.Charge{Limiter: address, Key: "a", Units: 2})
+		d, err := core.AllowAll(ctx, session.Charge(key, 1), address.Charge("a", 2))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,8 +218,8 @@ func TestCharges(t *testing.T) {
 		t.Error(got)
 	}
 	for name, charges := range map[string][]core.Charge{
-		"none": nil, "no limiter": {{Key: "k"}}, "twice": {{Limiter: session, Key: "k"}, {Limiter: session, Key: "k"}},
-		"negative": {{Limiter: session, Key: "k", Units: -1}}, "another store": {{Limiter: session, Key: "k"}, {Limiter: core.NewLimiter(new(core.MemoryStore), "x", minute(1)), Key: "k"}},
+		"none": nil, "no limiter": {{}}, "nil": {(*core.Limiter)(nil).Charge("k", 1)}, "twice": {session.Charge("k", 1), session.Charge("k", 1)},
+		"negative": {session.Charge("k", -1)}, "another store": {session.Charge("k", 1), core.NewLimiter(new(core.MemoryStore), "x", minute(1)).Charge("k", 1)},
 	} {
 		if d, err := core.AllowAll(ctx, charges...); !errors.Is(err, core.ErrInvalid) || d.Allowed {
 			t.Errorf("%s: %v, %v", name, d, err)
@@ -227,6 +227,30 @@ func TestCharges(t *testing.T) {
 	}
 	if _, err := session.AllowN(ctx, "k", -1); !errors.Is(err, core.ErrInvalid) {
 		t.Error(err)
+	}
+}
+
+// A charge of no units charges nothing, alone and beside others, and asks as AllowN of 0 does: a computed 0 is free.
+func TestChargesOfNothing(t *testing.T) {
+	ctx, s := t.Context(), new(core.MemoryStore)
+	a, b := core.NewLimiter(s, "a", minute(2)), core.NewLimiter(s, "b", minute(2))
+	for i := range int64(2) {
+		if d, err := core.AllowAll(ctx, a.Charge("k", 0)); err != nil || !d.Allowed || d.Remaining != 2 {
+			t.Errorf("alone: %v, %v", d, err)
+		}
+		if d, err := core.AllowAll(ctx, a.Charge("k", 0), b.Charge("k", 1)); err != nil || !d.Allowed || d.Limiter != "b" || d.Remaining != 1-i {
+			t.Errorf("beside another: %v, %v", d, err)
+		}
+	}
+	if d, err := a.AllowN(ctx, "k", 2); err != nil || !d.Allowed || d.Remaining != 0 {
+		t.Fatal(d, err)
+	}
+	alone, err := a.AllowN(ctx, "k", 0)
+	if err != nil || alone.Allowed {
+		t.Fatal(alone, err)
+	}
+	if d, err := core.AllowAll(ctx, a.Charge("k", 0), b.Charge("other", 1)); err != nil || d.Allowed || d.Limiter != "a" {
+		t.Errorf("a key without units: %v, %v", d, err)
 	}
 }
 
@@ -355,7 +379,7 @@ func TestHugeUnits(t *testing.T) {
 			"AllowN": func(l *core.Limiter, n int64) (core.Decision, error) { return l.AllowN(ctx, "k", n) },
 			"AllowAll": func(l *core.Limiter, n int64) (core.Decision, error) {
 				once := core.NewLimiter(s, l.Name()+"-once", minute(1))
-				return core.AllowAll(ctx, core.Charge{Limiter: once, Key: "k"}, core.Charge{Limiter: l, Key: "k", Units: n})
+				return core.AllowAll(ctx, once.Charge("k", 1), l.Charge("k", n))
 			},
 			"WaitN": func(l *core.Limiter, n int64) (core.Decision, error) {
 				short, cancel := context.WithTimeout(ctx, time.Minute)
@@ -390,7 +414,7 @@ func TestTook(t *testing.T) {
 		}
 		ctx, s := t.Context(), &core.MemoryStore{Observers: []*core.Observer{o}}
 		a, b := core.NewLimiter(s, "a", minute(1)), core.NewLimiter(s, "b", minute(1))
-		if _, err := core.AllowAll(ctx, core.Charge{Limiter: a, Key: "k"}, core.Charge{Limiter: b, Key: "k"}); err != nil {
+		if _, err := core.AllowAll(ctx, a.Charge("k", 1), b.Charge("k", 1)); err != nil {
 			t.Fatal(err)
 		}
 		var slot backend.Slot
@@ -471,9 +495,9 @@ func TestNoPrintHasAKey(t *testing.T) {
 		t.Fatal(err, full)
 	}
 	_, full = slots.Acquire(ctx, secret)
-	_, invalid := core.AllowAll(ctx, core.Charge{Limiter: l, Key: secret}, core.Charge{Limiter: l, Key: secret})
+	_, invalid := core.AllowAll(ctx, l.Charge(secret, 1), l.Charge(secret, 1))
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
-		for _, v := range []any{d, &d, core.Charge{Limiter: l, Key: secret}, []core.Charge{{Limiter: l, Key: secret}}, l, slots, slot, full, invalid} {
+		for _, v := range []any{d, &d, l.Charge(secret, 1), []core.Charge{l.Charge(secret, 1)}, struct{ c core.Charge }{l.Charge(secret, 1)}, l, slots, slot, full, invalid} {
 			text := fmt.Sprintf(verb, v)
 			if strings.Contains(text, secret) || strings.Contains(text, fmt.Sprintf("%x", secret)) {
 				t.Errorf("%s of a %T: %s", verb, v, text)

@@ -6,6 +6,7 @@ import (
 	"maps"
 
 	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/hidden"
 	"github.com/headgate/headgate/internal/step"
 )
 
@@ -187,20 +188,24 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	return l.backend.Reset(ctx, key, all)
 }
 
-// A Charge is units of a limiter for a key.
+// A Charge is units of a limiter for a key. Make one with [Limiter.Charge].
 type Charge struct {
-	Limiter *Limiter
-	Key     string `json:"-"`
-	Units   int64  // 0 means 1
+	limiter *Limiter
+	key     hidden.Text
+	units   int64
 }
+
+// Charge returns a charge of n units for [AllowAll]. With n = 0 it charges nothing, and asks whether the key is within
+// its limits.
+func (l *Limiter) Charge(key string, n int64) Charge { return Charge{l, hidden.Of(key), n} }
 
 // Format implements [fmt.Formatter]: it prints the charge without its key.
 func (c Charge) Format(s fmt.State, _ rune) {
 	name := ""
-	if c.Limiter != nil {
-		name = c.Limiter.Name()
+	if c.limiter != nil {
+		name = c.limiter.Name()
 	}
-	_, _ = fmt.Fprintf(s, "%d of limiter %q", max(c.Units, 1), name)
+	_, _ = fmt.Fprintf(s, "%d of limiter %q", c.units, name)
 }
 
 // AllowAll charges several limiters together, each for its own key: all are charged or none is. There are 1 to 64
@@ -210,13 +215,10 @@ func AllowAll(ctx context.Context, charges ...Charge) (d Decision, err error) {
 	var room [8]backend.Charge
 	all := room[:0]
 	for i, c := range charges {
-		if c.Limiter == nil {
-			return d, backend.Invalid("the Limiter of charge %d is nil", i)
+		if c.limiter == nil {
+			return d, backend.Invalid("charge %d has no limiter", i)
 		}
-		if c.Units == 0 {
-			c.Units = 1
-		}
-		all = append(all, backend.Charge{Limiter: c.Limiter.backend, Key: c.Key, Units: c.Units})
+		all = append(all, backend.Charge{Limiter: c.limiter.backend, Key: c.key.Reveal(), Units: c.units})
 	}
 	err = backend.Decide(ctx, step.Allow, all, &d.backend)
 	d.total(err)

@@ -261,7 +261,7 @@ func (s *present) allow(l int, key string, n int64) (any, error) {
 func (s *present) all(which []int, keys []string, n []int64) (any, error) {
 	var all []core.Charge
 	for i, l := range which {
-		all = append(all, core.Charge{Limiter: s.limiters[l], Key: keys[i], Units: n[i]})
+		all = append(all, s.limiters[l].Charge(keys[i], n[i]))
 	}
 	d, err := core.AllowAll(context.Background(), all...)
 	return &d, err

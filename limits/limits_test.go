@@ -480,7 +480,7 @@ limits:
 				if j%3 == 0 {
 					l = a.Plan("gold")
 				}
-				d, err := core.AllowAll(t.Context(), core.Charge{Limiter: l, Key: keys[j%4]}, core.Charge{Limiter: b, Key: fmt.Sprint(i)}, core.Charge{Limiter: b.Plan("none"), Key: fmt.Sprint("x", i)})
+				d, err := core.AllowAll(t.Context(), l.Charge(keys[j%4], 1), b.Charge(fmt.Sprint(i), 1), b.Plan("none").Charge(fmt.Sprint("x", i), 1))
 				if err != nil {
 					t.Error(err)
 					return
@@ -552,7 +552,7 @@ limits:
 			if d, err := a.Plan("gold").Allow(t.Context(), key); err != nil || !d.Allowed {
 				t.Fatal(d, err)
 			}
-			if d, err := core.AllowAll(t.Context(), core.Charge{Limiter: a, Key: key}, core.Charge{Limiter: b, Key: key}); err != nil || !d.Allowed {
+			if d, err := core.AllowAll(t.Context(), a.Charge(key, 1), b.Charge(key, 1)); err != nil || !d.Allowed {
 				t.Fatal(d, err)
 			}
 		}); n != 0 {
@@ -591,7 +591,7 @@ func TestReset(t *testing.T) {
 	}
 	plain := core.NewLimiter(store, "plain", core.FixedWindow(1, time.Hour)).WithPlan("gold", core.FixedWindow(2, time.Hour))
 	for i := range 3 {
-		d, err := core.AllowAll(t.Context(), core.Charge{Limiter: api, Key: "ben"}, core.Charge{Limiter: plain.Plan("gold"), Key: "ben"})
+		d, err := core.AllowAll(t.Context(), api.Charge("ben", 1), plain.Plan("gold").Charge("ben", 1))
 		if err != nil || d.Allowed != (i < 2) {
 			t.Error(i, d, err)
 		}
@@ -600,7 +600,7 @@ func TestReset(t *testing.T) {
 		t.Error(err)
 	}
 	other := core.NewLimiter(new(core.MemoryStore), "other", core.FixedWindow(1, time.Hour))
-	if _, err := core.AllowAll(t.Context(), core.Charge{Limiter: api, Key: "ben"}, core.Charge{Limiter: other, Key: "ben"}); !errors.Is(err, core.ErrInvalid) {
+	if _, err := core.AllowAll(t.Context(), api.Charge("ben", 1), other.Charge("ben", 1)); !errors.Is(err, core.ErrInvalid) {
 		t.Error(err)
 	}
 }

@@ -188,7 +188,7 @@ func TestLeaseOnCluster(t *testing.T) {
 	used, leased := make(map[string]int64), 0
 	for i := range 3000 {
 		user := fmt.Sprint("user", i%4)
-		d, err := core.AllowAll(ctx, core.Charge{Limiter: tenants, Key: "tenant"}, core.Charge{Limiter: users, Key: user, Units: 2})
+		d, err := core.AllowAll(ctx, tenants.Charge("tenant", 1), users.Charge(user, 2))
 		if err != nil || !d.Allowed || d.Degraded {
 			t.Fatal(d, err)
 		}

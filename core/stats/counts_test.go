@@ -89,7 +89,7 @@ func TestCounts(t *testing.T) {
 	allow(t, api, "a", 2)
 	allow(t, api, "a", 11)
 	allow(t, banned, "a", 1)
-	if _, err := core.AllowAll(ctx, core.Charge{Limiter: api, Key: "b", Units: 2}, core.Charge{Limiter: other, Key: "b", Units: 5}); err != nil {
+	if _, err := core.AllowAll(ctx, api.Charge("b", 2), other.Charge("b", 5)); err != nil {
 		t.Fatal(err)
 	}
 	for _, err := range []error{store.ErrUnavailable, context.Canceled, context.DeadlineExceeded, errors.New("a fault")} {

@@ -103,7 +103,7 @@ func spend(ctx context.Context, log *os.File, limiters []*core.Limiter) {
 	n := 1 + rand.Int64N(2)
 	var charges []core.Charge
 	for _, i := range all {
-		charges = append(charges, core.Charge{Limiter: limiters[i], Key: "key", Units: n})
+		charges = append(charges, limiters[i].Charge("key", n))
 	}
 	start := time.Now().UnixNano()
 	d, err := core.AllowAll(ctx, charges...)

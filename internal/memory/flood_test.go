@@ -364,7 +364,7 @@ func TestOnlyChargesCreateStates(t *testing.T) {
 
 	bucket, window := limiter("bucket", core.TokenBucket(9, time.Hour)), limiter("window", core.SlidingWindow(9, time.Hour))
 	d, err := core.AllowAll(ctx,
-		core.Charge{Limiter: bucket, Key: "a", Units: 1}, core.Charge{Limiter: l, Key: "key", Units: 1}, core.Charge{Limiter: window, Key: "b", Units: 1})
+		bucket.Charge("a", 1), l.Charge("key", 1), window.Charge("b", 1))
 	if err != nil || d.Allowed {
 		t.Fatal(d, err)
 	}

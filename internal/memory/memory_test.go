@@ -44,7 +44,7 @@ func TestConcurrent(t *testing.T) {
 								admitted[0].Add(1)
 							}
 						} else {
-							d, _ := core.AllowAll(ctx, core.Charge{Limiter: b, Key: "x", Units: 1}, core.Charge{Limiter: a, Key: fmt.Sprint(i % 100), Units: 1}, core.Charge{Limiter: b, Key: fmt.Sprint(i % 50), Units: 1})
+							d, _ := core.AllowAll(ctx, b.Charge("x", 1), a.Charge(fmt.Sprint(i%100), 1), b.Charge(fmt.Sprint(i%50), 1))
 							if d.Allowed {
 								admitted[1].Add(1)
 							}

@@ -66,7 +66,7 @@ func (s *spill) value(what string, v any) {
 }
 
 // deep prints a value in every way, also in fields where package fmt calls no methods: all that
-// the packages return. What a program fills in itself, such as core.Charge, it must not hide there.
+// the packages return.
 func (s *spill) deep(what string, v any) {
 	s.value(what, v)
 	s.text(what+", %p", fmt.Sprintf("%p", v))

@@ -190,9 +190,9 @@ func (w *world) limits(name string, s core.Store) {
 		d, err = one.Report(ctx, key+"4", n)
 		decided("Report", d, err)
 	}
-	charges := []core.Charge{{Limiter: one, Key: key + "5"}, {Limiter: several, Key: key + "5", Units: 1}}
-	w.value(name+": Charge", charges[0])
-	w.value(name+": Charges", charges)
+	charges := []core.Charge{one.Charge(key+"5", 1), several.Charge(key+"5", 1)}
+	w.deep(name+": Charge", charges[0])
+	w.deep(name+": Charges", charges)
 	for range 3 {
 		d, err := core.AllowAll(ctx, charges...)
 		decided("AllowAll", d, err)
