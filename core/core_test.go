@@ -116,15 +116,15 @@ func TestPlans(t *testing.T) {
 	s := new(core.MemoryStore)
 	asked := 0
 	free := core.NewLimiter(s, "api", minute(2)).WithPlan("gold", minute(4)).WithPlan("bucket", core.TokenBucket(3, time.Hour)).
-		WithPlanFunc(func(plan string) []core.Policy {
+		WithPlanFunc(func(plan string) ([]core.Policy, error) {
 			asked++
 			switch plan {
 			case "silver":
-				return []core.Policy{minute(3)}
+				return []core.Policy{minute(3)}, nil
 			case "wrong":
-				return []core.Policy{minute(0)}
+				return []core.Policy{minute(0)}, nil
 			}
-			return nil
+			return nil, nil
 		})
 	for _, step := range []struct {
 		plan string
@@ -153,8 +153,8 @@ func TestPlans(t *testing.T) {
 
 // What a limiter remembers of its function is not for a limiter that has more plans.
 func TestPlansAfterTheFunction(t *testing.T) {
-	few := core.NewLimiter(new(core.MemoryStore), "api", minute(2)).WithPlanFunc(func(string) []core.Policy {
-		return []core.Policy{minute(3)}
+	few := core.NewLimiter(new(core.MemoryStore), "api", minute(2)).WithPlanFunc(func(string) ([]core.Policy, error) {
+		return []core.Policy{minute(3)}, nil
 	})
 	few.Plan("silver")
 	more := few.WithPlan("bucket", core.TokenBucket(4, time.Hour))
@@ -172,9 +172,9 @@ func TestPlansAfterTheFunction(t *testing.T) {
 // However many plans requests name, as many are remembered as the documentation says.
 func TestPlansOfAFunctionAreBounded(t *testing.T) {
 	asked := 0
-	l := core.NewLimiter(new(core.MemoryStore), "api", minute(2)).WithPlanFunc(func(string) []core.Policy {
+	l := core.NewLimiter(new(core.MemoryStore), "api", minute(2)).WithPlanFunc(func(string) ([]core.Policy, error) {
 		asked++
-		return []core.Policy{minute(3)}
+		return []core.Policy{minute(3)}, nil
 	})
 	for range 2 {
 		for i := range 512 {
@@ -319,11 +319,11 @@ func TestWait(t *testing.T) {
 func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		s := core.NewSlots(new(core.MemoryStore), "jobs", 1).WithPlan("gold", 2).WithPlanFunc(func(plan string) int64 {
+		s := core.NewSlots(new(core.MemoryStore), "jobs", 1).WithPlan("gold", 2).WithPlanFunc(func(plan string) (int64, error) {
 			if plan == "silver" {
-				return 3
+				return 3, nil
 			}
-			return -1
+			return -1, nil
 		})
 		first, err := s.Acquire(ctx, "k")
 		if err != nil {

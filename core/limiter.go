@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/hidden"
@@ -15,6 +16,7 @@ import (
 type Limiter struct {
 	root    *root
 	backend *backend.Limiter
+	answer  []Policy // of a function of plans, which has made the limiter
 }
 
 // A root is what the plans of a limiter share. It does not change, but for the plans that a function has made.
@@ -22,8 +24,9 @@ type root struct {
 	shared   backend.Shared
 	standard *Limiter
 	plans    map[string]*Limiter
-	made     *made       // by a function; nil: there is none
-	document *documented // nil: the program has the policies
+	find     func(plan string) ([]Policy, error) // makes plans; nil: there is none
+	made     made[Limiter]                       // by find
+	document *documented                         // nil: the program has the policies
 }
 
 // NewLimiter returns a limiter with 1 to 8 policies, which are charged together or not at all. The name has 1 to 64
@@ -48,21 +51,45 @@ func (r *root) limiter(policies []Policy) (*Limiter, error) {
 	if err := r.shared.Store().Rates.Prepare(ps.List); err != nil {
 		return nil, fmt.Errorf("headgate: limiter %q: %w", name, err)
 	}
-	return &Limiter{r, r.shared.Constant(ps)}, nil
+	return &Limiter{root: r, backend: r.shared.Constant(ps)}, nil
 }
+
+// make makes the limiter of a plan by the function. It is one of the known, if the policies are those of before.
+func (r *root) make(plan string, known []*Limiter) (*Limiter, error) {
+	policies, err := r.find(plan)
+	if err != nil {
+		return nil, err
+	}
+	if policies == nil {
+		return r.standard, nil
+	}
+	for _, l := range known {
+		if slices.Equal(l.answer, policies) {
+			return l, nil
+		}
+	}
+	l, err := r.limiter(policies)
+	if err != nil {
+		l = r.faulty(&invalid{fmt.Errorf("headgate: a plan of WithPlanFunc: %w", err)})
+	}
+	l.answer = slices.Clone(policies)
+	return l, nil
+}
+
+// faulty returns a limiter whose calls fail.
+func (r *root) faulty(err error) *Limiter { return &Limiter{root: r, backend: r.shared.Faulty(err)} }
 
 // clone returns a root to which plans can be added.
 func (r *root) clone() *root {
 	if r.document != nil {
 		panic("headgate: a document has the plans of the limiter")
 	}
-	c := &root{shared: r.shared, plans: make(map[string]*Limiter, len(r.plans)+1)}
-	if r.made != nil {
-		c.made = &made{find: r.made.find} // limiters that are remembered know the plans of r only
-	}
-	c.standard = &Limiter{c, r.standard.backend}
+	c := &root{shared: r.shared, plans: make(map[string]*Limiter, len(r.plans)+1), find: r.find}
+	c.made.owner = r.standard.String()
+	c.made.ask = c.make // limiters that r has made know the plans of r only
+	c.standard = &Limiter{root: c, backend: r.standard.backend}
 	for name, p := range r.plans {
-		c.plans[name] = &Limiter{c, p.backend}
+		c.plans[name] = &Limiter{root: c, backend: p.backend}
 	}
 	return c
 }
@@ -80,15 +107,17 @@ func (l *Limiter) WithPlan(plan string, policies ...Policy) *Limiter {
 }
 
 // WithPlanFunc returns the limiter with a function that returns the policies of a plan, such as from a database, or nil
-// if there is no such plan: then the default applies. It is asked about plans that WithPlan has not named; 1,024 answers
-// are remembered, so that it is not asked for each request. It must be safe for concurrent use. Policies that are
-// wrong make calls under that plan fail with [ErrInvalid].
-func (l *Limiter) WithPlanFunc(find func(plan string) []Policy) *Limiter {
+// if there is no such plan: then the default applies. It is asked about plans that WithPlan has not named. An answer
+// applies for a minute; then one call asks again, while others use the old one. 1,024 plans are remembered. After an
+// error a plan stays as it was; if it is not remembered, calls under it fail with the error. Errors are logged by
+// [slog.Default], at most once a minute, so they should have no keys. Policies that are wrong make calls fail with [ErrInvalid]. The function must be
+// safe for concurrent use.
+func (l *Limiter) WithPlanFunc(find func(plan string) ([]Policy, error)) *Limiter {
 	if find == nil {
 		panic("headgate: the function is nil")
 	}
 	r := l.root.clone()
-	r.made = &made{find: find}
+	r.find = find
 	return r.standard
 }
 
@@ -101,8 +130,12 @@ func (l *Limiter) Plan(plan string) *Limiter {
 		return r.document.plan(r, plan)
 	case r.plans[plan] != nil:
 		return r.plans[plan]
-	case r.made != nil:
-		return r.made.plan(r, plan)
+	case r.find != nil:
+		l, err := r.made.plan(plan)
+		if err != nil {
+			return r.faulty(err)
+		}
+		return l
 	default:
 		return r.standard
 	}
@@ -173,17 +206,16 @@ func (l *Limiter) Report(ctx context.Context, key string, n int64) (d Decision, 
 	return
 }
 
-// Reset forgets what the key has used, under all plans that the limiter knows.
+// Reset forgets what the key has used, under all plans that the limiter knows, and the policies that a function has
+// returned for them before.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	r := l.root
 	all := r.standard.backend.All(key)
 	for p := range maps.Values(r.plans) {
 		all = append(all, p.backend.All(key)...)
 	}
-	if r.made != nil {
-		for _, p := range r.made.all() {
-			all = append(all, p.backend.All(key)...)
-		}
+	for _, p := range r.made.all() {
+		all = append(all, p.backend.All(key)...)
 	}
 	return l.backend.Reset(ctx, key, all)
 }

@@ -2,62 +2,158 @@ package core
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/headgate/headgate/internal/backend"
 )
 
-// mostMade is the most plans of a function that are remembered: requests may name any.
-const mostMade = 1024
+const (
+	// mostMade is the most plans that are remembered: requests may name any.
+	mostMade = 1024
 
-// made are the limiters that a function of plans has given policies. When one half is full, it takes the place of the
-// other, whose limiters are forgotten.
-type made struct {
-	find func(plan string) []Policy
+	// mostEarlier is the most values of a plan that are remembered for Reset, beside the one that applies.
+	mostEarlier = 15
+
+	// askAgain is how long an answer of a function of plans applies before the function is asked again, and how long
+	// nobody is told again of its errors.
+	askAgain = time.Minute
+)
+
+// made are the plans that a function has made: limiters, or slots. When one half is full, it takes the place of the
+// other, whose plans are forgotten.
+type made[T any] struct {
+	owner string // of the plans, for errors
+
+	// ask makes a plan, or returns one of the known, which are those that it has made before, if that is the same.
+	ask func(plan string, known []*T) (*T, error)
 
 	mu            sync.Mutex
-	recent, older map[string]*Limiter
+	recent, older map[string]*answer[T]
+	nextTold      time.Time // of errors
 }
 
-func (m *made) plan(r *root, plan string) *Limiter {
+// An answer is what a function has made of a plan.
+type answer[T any] struct {
+	value   *T
+	earlier []*T // what keys may have used, the latest last
+	due     bool // the function is to be asked again
+	timer   *time.Timer
+}
+
+// plan returns a plan. If its answer is due, this caller asks for it, while others get the old one.
+func (m *made[T]) plan(plan string) (*T, error) {
 	m.mu.Lock()
-	l := m.recent[plan]
-	if l == nil {
-		l = m.older[plan]
+	a := m.find(plan)
+	if a != nil && !a.due {
+		m.mu.Unlock()
+		return a.value, nil
+	}
+	var known []*T
+	if a != nil {
+		known = append(slices.Clone(a.earlier), a.value)
+		m.begin(a) // before the function is asked, which may panic
 	}
 	m.mu.Unlock()
-	if l != nil {
-		return l
-	}
-	l = m.make(r, plan)
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.recent) >= mostMade/2 || m.recent == nil {
-		m.recent, m.older = make(map[string]*Limiter), m.recent
-	}
-	m.recent[plan] = l
-	return l
-}
 
-func (m *made) make(r *root, plan string) *Limiter {
-	policies := m.find(plan)
-	if policies == nil {
-		return r.standard
-	}
-	l, err := r.limiter(policies)
+	value, err := m.ask(plan, known)
 	if err != nil {
-		return &Limiter{r, r.shared.Faulty(&invalid{fmt.Errorf("headgate: a plan of WithPlanFunc: %w", err)})}
+		m.tell(err)
+		if a == nil {
+			return nil, fmt.Errorf("headgate: %s: its plan: %w", m.owner, err)
+		}
+		return known[len(known)-1], nil
 	}
-	return l
+	m.remember(plan, value)
+	return value, nil
 }
 
-func (m *made) all() []*Limiter {
+// begin begins the time for which an answer applies. A timer ends it, so that who uses the answer need not look at a
+// clock.
+func (m *made[T]) begin(a *answer[T]) {
+	a.due = false
+	a.timer = time.AfterFunc(askAgain, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		a.due = true
+	})
+}
+
+// find returns the answer for a plan, or nil. One of the older half moves to the recent one.
+func (m *made[T]) find(plan string) *answer[T] {
+	if a := m.recent[plan]; a != nil {
+		return a
+	}
+	a := m.older[plan]
+	if a != nil {
+		delete(m.older, plan)
+		m.put(plan, a)
+	}
+	return a
+}
+
+// put adds an answer to the recent half. If that is full, the older half is forgotten.
+func (m *made[T]) put(plan string, a *answer[T]) {
+	if len(m.recent) >= mostMade/2 || m.recent == nil {
+		for _, forgotten := range m.older {
+			forgotten.timer.Stop()
+		}
+		m.older = m.recent
+		m.recent = make(map[string]*answer[T])
+	}
+	m.recent[plan] = a
+}
+
+// remember notes what the function has made of a plan.
+func (m *made[T]) remember(plan string, value *T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return append(slices.Collect(maps.Values(m.recent)), slices.Collect(maps.Values(m.older))...)
+	a := m.find(plan)
+	if a == nil {
+		a = &answer[T]{value: value}
+		m.begin(a)
+		m.put(plan, a)
+	}
+	if a.value == value {
+		return
+	}
+	a.earlier = slices.DeleteFunc(append(a.earlier, a.value), func(v *T) bool { return v == value })
+	if len(a.earlier) > mostEarlier {
+		a.earlier = slices.Delete(a.earlier, 0, 1)
+	}
+	a.value = value
+}
+
+// tell tells the operator of an error of the function.
+func (m *made[T]) tell(err error) {
+	m.mu.Lock()
+	now := time.Now()
+	told := now.Before(m.nextTold)
+	if !told {
+		m.nextTold = now.Add(askAgain)
+	}
+	m.mu.Unlock()
+	if !told {
+		slog.Default().Warn("headgate: "+m.owner+": the function of its plans fails: plans that it has made stay as they are",
+			slog.Any("error", err))
+	}
+}
+
+// all returns what keys may have used.
+func (m *made[T]) all() []*T {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var all []*T
+	for _, half := range []map[string]*answer[T]{m.recent, m.older} {
+		for _, a := range half {
+			all = append(append(all, a.earlier...), a.value)
+		}
+	}
+	return all
 }
 
 // documented are the plans of a document, of which the first that are asked for are remembered.
@@ -73,7 +169,7 @@ func (d *documented) plan(r *root, plan string) *Limiter {
 	if l := (*d.plans.Load())[plan]; l != nil {
 		return l
 	}
-	l := &Limiter{r, r.shared.Documented(d.book, d.limit, plan)}
+	l := &Limiter{root: r, backend: r.shared.Documented(d.book, d.limit, plan)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if all := *d.plans.Load(); len(all) < mostMade {
@@ -88,6 +184,6 @@ func (d *documented) plan(r *root, plan string) *Limiter {
 func Documented(s Store, b backend.Book, limit int, name string) *Limiter {
 	r := &root{shared: backend.NewShared(s.Backend(), name), document: &documented{book: b, limit: limit}}
 	r.document.plans.Store(&map[string]*Limiter{})
-	r.standard = &Limiter{r, r.shared.Documented(b, limit, "")}
+	r.standard = &Limiter{root: r, backend: r.shared.Documented(b, limit, "")}
 	return r.standard
 }

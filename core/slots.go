@@ -14,11 +14,12 @@ type Slots struct {
 	backend *backend.Slots
 }
 
-// A slotsRoot is what the plans of slots share. It does not change.
+// A slotsRoot is what the plans of slots share. It does not change, but for the plans that a function has made.
 type slotsRoot struct {
 	standard *Slots
 	plans    map[string]*Slots
-	find     func(plan string) int64
+	find     func(plan string) (int64, error) // the limit of a plan; nil: there is none
+	made     made[Slots]                      // by find
 }
 
 // NewSlots returns slots of which each key holds at most limit, 0 or more. Make them once, not for each request: those of
@@ -50,6 +51,8 @@ func (r *slotsRoot) clone() *slotsRoot {
 		panic("headgate: a document has the plans of the slots")
 	}
 	c := &slotsRoot{plans: make(map[string]*Slots, len(r.plans)+1), find: r.find}
+	c.made.owner = r.standard.String()
+	c.made.ask = c.make
 	c.standard = &Slots{c, r.standard.backend}
 	for name, p := range r.plans {
 		c.plans[name] = &Slots{c, p.backend}
@@ -70,15 +73,33 @@ func (s *Slots) WithPlan(plan string, limit int64) *Slots {
 }
 
 // WithPlanFunc returns the slots with a function that returns the limit of a plan, such as from a database, or a
-// negative number if there is no such plan: then the default applies. It is asked about plans that WithPlan has not
-// named, for each acquire. It must be safe for concurrent use.
-func (s *Slots) WithPlanFunc(find func(plan string) int64) *Slots {
+// negative number if there is no such plan: then the default applies. It is asked, and its errors are handled, as that
+// of [Limiter.WithPlanFunc].
+func (s *Slots) WithPlanFunc(find func(plan string) (int64, error)) *Slots {
 	if find == nil {
 		panic("headgate: the function is nil")
 	}
 	r := s.root.clone()
 	r.find = find
 	return r.standard
+}
+
+// make makes the slots of a plan by the function. They are one of the known, if the limit is that of before.
+func (r *slotsRoot) make(plan string, known []*Slots) (*Slots, error) {
+	limit, err := r.find(plan)
+	if err != nil {
+		return nil, err
+	}
+	if limit < 0 {
+		return r.standard, nil
+	}
+	limit = min(limit, NoLimit)
+	for _, s := range known {
+		if s != r.standard && s.backend.Limit("") == limit {
+			return s, nil
+		}
+	}
+	return &Slots{r, r.standard.backend.WithLimit(limit)}, nil
 }
 
 // Plan returns the slots whose limit is that of a plan. "" and a plan that is unknown are the default.
@@ -91,9 +112,11 @@ func (s *Slots) Plan(plan string) *Slots {
 	case r.plans[plan] != nil:
 		return r.plans[plan]
 	case r.find != nil:
-		if limit := r.find(plan); limit >= 0 {
-			return &Slots{r, r.standard.backend.WithLimit(min(limit, NoLimit))}
+		made, err := r.made.plan(plan)
+		if err != nil {
+			return &Slots{r, r.standard.backend.Faulty(err)}
 		}
+		return made
 	}
 	return r.standard
 }

@@ -52,8 +52,8 @@ func (s slotScene) counts(slots *core.Slots, key string, want int64) {
 
 // Each plan has its limit, and all count the same. A slot is released once, whoever calls how often.
 func (s slotScene) limits() {
-	x := core.NewSlots(s.store, "x", 2).WithPlan("gold", 3).WithPlanFunc(func(plan string) int64 {
-		return map[string]int64{"silver": 4}[plan] - map[string]int64{"unknown": 1}[plan]
+	x := core.NewSlots(s.store, "x", 2).WithPlan("gold", 3).WithPlanFunc(func(plan string) (int64, error) {
+		return map[string]int64{"silver": 4}[plan] - map[string]int64{"unknown": 1}[plan], nil
 	})
 	var all []*core.Slot
 	for _, plan := range []string{"", "", "gold", "silver"} {

@@ -409,3 +409,38 @@ func TestVerdictNamesThePolicy(t *testing.T) {
 		})
 	}
 }
+
+// A plan that cannot be found is no decision: 503, and the error of the program's function is in the verdict. A plan that
+// is known stays as it is.
+func TestPlansThatFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := errors.New("the database is away")
+		var fails error
+		store := new(core.MemoryStore)
+		limiter := core.NewLimiter(store, "api", minute(1)).WithPlanFunc(func(string) ([]core.Policy, error) {
+			return []core.Policy{minute(9)}, fails
+		})
+		slots := core.NewSlots(store, "open", 0).WithPlanFunc(func(string) (int64, error) { return 1, fails })
+		plan := keyfuncs.Header("X-Plan")
+		for name, c := range map[string]nethttp.Config{
+			"a rate": rates(nethttp.Rate{Limiter: limiter, Key: client, Plan: plan}),
+			"slots":  {Concurrency: []nethttp.Concurrency{{Slots: slots, Key: client, Plan: plan}}},
+		} {
+			var v *nethttp.Verdict
+			c.Observe = func(_ *http.Request, of *nethttp.Verdict) { v = of }
+			h := guardOf(t, c).Handler(status(204))
+			for _, step := range []struct {
+				plan  string
+				fails error
+				want  int
+			}{{"gold", nil, 204}, {"gold", away, 204}, {"silver", away, 503}, {"silver", nil, 204}} {
+				fails = step.fails
+				time.Sleep(2 * time.Minute) // of the bubble: every answer is asked for again
+				w := serve(h, request("GET", "/", "X-Client", "anna", "X-Plan", step.plan))
+				if w.Code != step.want || w.Code == 503 && (!errors.Is(v, away) || w.Header().Get("Retry-After") == "") {
+					t.Errorf("%s, %+v: %d, %v", name, step, w.Code, v)
+				}
+			}
+		}
+	})
+}

@@ -19,6 +19,7 @@ type Slots struct {
 	store  *Store
 	limit  int64        // unless there is a book
 	closed *atomic.Bool // of all plans
+	fault  error        // why nothing can be acquired; nil: none
 
 	book   Book
 	inBook int
@@ -35,9 +36,11 @@ func NewDocumentedSlots(s *Store, b Book, inBook int, name string) *Slots {
 	return &Slots{name: name, store: s, closed: new(atomic.Bool), book: b, inBook: inBook}
 }
 
-// WithLimit returns the same slots with another number, and WithPlan with that of another plan of the document.
+// WithLimit returns the same slots with another number, WithPlan with that of another plan of the document, and Faulty
+// such that acquires fail.
 func (s *Slots) WithLimit(limit int64) *Slots { c := *s; c.limit = limit; return &c }
 func (s *Slots) WithPlan(plan string) *Slots  { c := *s; c.plan = plan; return &c }
+func (s *Slots) Faulty(err error) *Slots      { c := *s; c.fault = err; return &c }
 
 // Name returns the name of the slots.
 func (s *Slots) Name() string { return s.name }
@@ -193,6 +196,9 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 func (c *Claim) take(ctx context.Context, h *held) (err error) {
 	if h.of = c.Slots; h.of.isClosed() {
 		return slots.ErrClosed
+	}
+	if h.of.fault != nil {
+		return h.of.fault
 	}
 	claim := slots.Claim{Name: h.of.name, Key: c.Key, Limit: h.of.Limit(c.Key), OneMore: c.OneMore, Queue: c.Queue}
 	start := h.of.store.begin()

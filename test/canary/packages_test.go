@@ -199,7 +199,7 @@ func (w *world) limits(name string, s core.Store) {
 	}
 	_, err := core.AllowAll(ctx, charges[0], charges[0])
 	w.deep(name+": the same twice", orNil(err))
-	wrong := one.WithPlanFunc(func(string) []core.Policy { return []core.Policy{core.SlidingLog(-1, time.Minute)} })
+	wrong := one.WithPlanFunc(func(string) ([]core.Policy, error) { return []core.Policy{core.SlidingLog(-1, time.Minute)}, nil })
 	d, err := wrong.Plan("wrong").Allow(ctx, key)
 	decided("Allow of a wrong plan", d, err)
 	ended, cancel := context.WithCancel(ctx)
