@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/hidden"
@@ -30,7 +31,8 @@ type root struct {
 }
 
 // NewLimiter returns a limiter with 1 to 8 policies, which are charged together or not at all. The name has 1 to 64
-// characters of printable ASCII; clients see it. It panics if an argument is wrong: for policies that are data, see
+// characters of printable ASCII; clients see it. Limiters of one store and name count together: with other policies,
+// that is told once by [slog.Default]. It panics if an argument is wrong: for policies that are data, see
 // [Policy.Validate].
 func NewLimiter(s Store, name string, policies ...Policy) *Limiter {
 	if s == nil {
@@ -38,7 +40,21 @@ func NewLimiter(s Store, name string, policies ...Policy) *Limiter {
 	}
 	r := &root{shared: backend.NewShared(s.Backend(), name)}
 	r.standard = must(r.limiter(policies))
+	s.Backend().Named("limiters", name, textOf(name, policies))
 	return r.standard
+}
+
+// textOf returns a text that is the same if policies are, in whatever order.
+func textOf(limiter string, policies []Policy) string {
+	texts := make([]string, len(policies))
+	for i, p := range policies {
+		if p.name == "" {
+			p = p.Named(limiter)
+		}
+		texts[i] = p.String()
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, ", ")
 }
 
 // limiter returns one with these policies.

@@ -3,6 +3,7 @@ package core
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/headgate/headgate/internal/backend"
 )
@@ -35,6 +36,7 @@ func NewSlots(s Store, name string, limit int64) *Slots {
 	checkSlots(name, limit)
 	r := &slotsRoot{}
 	r.standard = &Slots{r, backend.NewSlots(s.Backend(), name, limit)}
+	s.Backend().Named("slots", name, strconv.FormatInt(limit, 10))
 	return r.standard
 }
 

@@ -16,7 +16,7 @@ import (
 
 // Two requests a minute for each client address.
 func ExampleMiddleware() {
-	limit := nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), core.SlidingLog(2, time.Minute))
+	limit := nethttp.Limit(new(core.MemoryStore), "address", keyfuncs.RemoteAddr(), core.SlidingLog(2, time.Minute))
 
 	r := gin.New()
 	r.Use(ginmw.Middleware(limit))
@@ -28,15 +28,15 @@ func ExampleMiddleware() {
 		fmt.Println(w.Code, w.Header().Get("RateLimit"))
 	}
 	// Output:
-	// 200 "api";r=1;t=60
-	// 200 "api";r=0;t=60
-	// 429 "api";r=0;t=60
+	// 200 "address";r=1;t=60
+	// 200 "address";r=0;t=60
+	// 429 "address";r=0;t=60
 }
 
 // Signed-in users are counted by their names, others by their addresses.
 func ExampleValue() {
 	client := keyfuncs.First(keyfuncs.Tag("user", ginmw.Value("user")), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
-	limit := nethttp.Limit(new(core.MemoryStore), "api", client, core.SlidingLog(1, time.Minute))
+	limit := nethttp.Limit(new(core.MemoryStore), "client", client, core.SlidingLog(1, time.Minute))
 	authenticate := func(c *gin.Context) {
 		if name, password, ok := c.Request.BasicAuth(); ok && password == "open sesame" {
 			c.Set("user", name)

@@ -36,10 +36,10 @@ func ExampleNew_severalKeys() {
 
 // A plan has other policies, and a costly route more units.
 func ExampleRate_plan() {
-	api := core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(60, time.Minute)).
+	users := core.NewLimiter(new(core.MemoryStore), "user", core.SlidingLog(60, time.Minute)).
 		WithPlan("gold", core.SlidingLog(600, time.Minute))
 	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
-		Limiter: api,
+		Limiter: users,
 		Key:     keyfuncs.Context(userKey{}),
 		Plan:    keyfuncs.Context(planKey{}), // absent, or not "gold": the default
 		Cost: func(r *http.Request) int64 {
@@ -58,7 +58,7 @@ func ExampleRate_plan() {
 // HTTP/2 without TLS, behind a proxy.
 func ExampleGuard_Handler_http2() {
 	client := keyfuncs.XForwardedFor("10.0.0.0/8")
-	limit := nethttp.Limit(new(core.MemoryStore), "api", client, core.SlidingLog(60, time.Minute))
+	limit := nethttp.Limit(new(core.MemoryStore), "client", client, core.SlidingLog(60, time.Minute))
 
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)

@@ -41,22 +41,22 @@ func get(h http.Handler, path string, fields ...string) {
 
 // Two requests a minute for each client address.
 func ExampleLimit() {
-	limit := nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), core.SlidingLog(2, time.Minute))
+	limit := nethttp.Limit(new(core.MemoryStore), "address", keyfuncs.RemoteAddr(), core.SlidingLog(2, time.Minute))
 	handler := limit.Handler(http.HandlerFunc(hello)) // for http.ListenAndServe
 
 	for range 3 {
 		get(handler, "/")
 	}
 	// Output:
-	// 200 "api";r=1;t=60
-	// 200 "api";r=0;t=60
-	// 429 "api";r=0;t=60
+	// 200 "address";r=1;t=60
+	// 200 "address";r=0;t=60
+	// 429 "address";r=0;t=60
 }
 
 // Behind proxies of a known network, with two policies for each client. Each of several has a name.
 func ExampleLimit_policies() {
 	client := keyfuncs.XForwardedFor("10.0.0.0/8")
-	limit := nethttp.Limit(new(core.MemoryStore), "api", client,
+	limit := nethttp.Limit(new(core.MemoryStore), "client", client,
 		core.SlidingLog(60, time.Minute).Named("minute"), core.FixedWindow(1000, 24*time.Hour).Named("day"))
 
 	r := httptest.NewRequest("GET", "/", nil)
@@ -79,7 +79,7 @@ func ExampleMaxInFlight() {
 // of them is charged to neither.
 func ExampleNew() {
 	store := new(core.MemoryStore) // or one of package redisstore, for all servers together
-	api := core.NewLimiter(store, "api", core.SlidingLog(1, time.Minute)).
+	api := core.NewLimiter(store, "user", core.SlidingLog(1, time.Minute)).
 		WithPlan("gold", core.SlidingLog(600, time.Minute))
 	guard, err := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{
 		{Limiter: api, Key: keyfuncs.Header("X-User"), Plan: keyfuncs.Header("X-Plan")}, // which authentication has set
@@ -94,9 +94,9 @@ func ExampleNew() {
 	get(handler, "/", "X-User", "anna")
 	get(handler, "/", "X-User", "anna", "X-Plan", "gold")
 	// Output:
-	// 200 "api";r=0;t=60, "address";r=49;t=60
-	// 429 "api";r=0;t=60, "address";r=49;t=60
-	// 200 "api";r=598;t=60, "address";r=48;t=60
+	// 200 "user";r=0;t=60, "address";r=49;t=60
+	// 429 "user";r=0;t=60, "address";r=49;t=60
+	// 200 "user";r=598;t=60, "address";r=48;t=60
 }
 
 // The error has all faults, one line a rule.
@@ -256,7 +256,7 @@ func ExampleRate_observeOnly() {
 func ExampleConfig_onRefused() {
 	guard, err := nethttp.New(nethttp.Config{
 		Rates: []nethttp.Rate{{
-			Limiter: core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(1, time.Minute)), Key: keyfuncs.RemoteAddr(),
+			Limiter: core.NewLimiter(new(core.MemoryStore), "questions", core.SlidingLog(1, time.Minute)), Key: keyfuncs.RemoteAddr(),
 		}},
 		Fields: func(h http.Header, v *nethttp.Verdict) {
 			nethttp.RateLimitFields(h, v) // or XRateLimitFields, or none
@@ -287,7 +287,7 @@ func ExampleConfig_onRefused() {
 func ExampleVerdictFrom() {
 	guard, err := nethttp.New(nethttp.Config{
 		Rates: []nethttp.Rate{{
-			Limiter: core.NewLimiter(new(core.MemoryStore), "api", core.SlidingLog(10, time.Minute)), Key: keyfuncs.RemoteAddr(),
+			Limiter: core.NewLimiter(new(core.MemoryStore), "left", core.SlidingLog(10, time.Minute)), Key: keyfuncs.RemoteAddr(),
 		}},
 		KeepVerdict: true,
 	})

@@ -17,7 +17,7 @@ import (
 
 // Two requests a minute for each client address.
 func ExampleMiddleware() {
-	limit := nethttp.Limit(new(core.MemoryStore), "api", keyfuncs.RemoteAddr(), core.SlidingLog(2, time.Minute))
+	limit := nethttp.Limit(new(core.MemoryStore), "address", keyfuncs.RemoteAddr(), core.SlidingLog(2, time.Minute))
 
 	e := echo.New()
 	e.Use(echov5mw.Middleware(limit))
@@ -29,15 +29,15 @@ func ExampleMiddleware() {
 		fmt.Println(w.Code, w.Header().Get("RateLimit"))
 	}
 	// Output:
-	// 200 "api";r=1;t=60
-	// 200 "api";r=0;t=60
-	// 429 "api";r=0;t=60
+	// 200 "address";r=1;t=60
+	// 200 "address";r=0;t=60
+	// 429 "address";r=0;t=60
 }
 
 // Signed-in users are counted by their names, others by their addresses.
 func ExampleValue() {
 	client := keyfuncs.First(keyfuncs.Tag("user", echov5mw.Value("user")), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
-	limit := nethttp.Limit(new(core.MemoryStore), "api", client, core.SlidingLog(1, time.Minute))
+	limit := nethttp.Limit(new(core.MemoryStore), "client", client, core.SlidingLog(1, time.Minute))
 	authenticate := func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c *echo.Context) error {
 			if name, password, ok := c.Request().BasicAuth(); ok && password == "open sesame" {

@@ -35,7 +35,7 @@ import (
 func routes(store core.Store, address keyfuncs.Func) (http.Handler, *websocketmw.Guard) {
 	user := ginmw.Value("user")
 	api, errAPI := nethttp.New(nethttp.Config{Rates: []nethttp.Rate{{
-		Limiter: core.NewLimiter(store, "api", core.SlidingLog(10, time.Minute)).WithPlan("gold", core.SlidingLog(100, time.Minute)),
+		Limiter: core.NewLimiter(store, "user", core.SlidingLog(10, time.Minute)).WithPlan("gold", core.SlidingLog(100, time.Minute)),
 		Key:     keyfuncs.First(keyfuncs.Tag("user", user), keyfuncs.Tag("ip", address)),
 		Plan:    ginmw.Value("plan"),
 	}}})

@@ -26,6 +26,7 @@ type Store struct {
 	Observer *store.Observer // or nil
 
 	closed atomic.Bool // CloseSlots was called
+	names  names
 }
 
 // CloseSlots lets nobody acquire slots any more, and states that this process holds none.

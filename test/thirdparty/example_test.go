@@ -29,11 +29,11 @@ func Example_gorillaSessions() {
 		return s.ID, err == nil && !s.IsNew
 	}))
 	client := keyfuncs.First(keyfuncs.Tag("session", session), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
-	limit := nethttp.Limit(new(core.MemoryStore), "api", client, core.SlidingLog(60, time.Minute))
+	limit := nethttp.Limit(new(core.MemoryStore), "client", client, core.SlidingLog(60, time.Minute))
 	handler := limit.Handler(app)
 
 	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
-	// Output: 200 "api";r=59;t=60
+	// Output: 200 "client";r=59;t=60
 }
 
 // A session of alexedwards/scs, which LoadAndSave finds before the guard asks for it.
@@ -45,11 +45,11 @@ func Example_scs() {
 		return token, token != ""
 	}))
 	client := keyfuncs.First(keyfuncs.Tag("session", session), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
-	limit := nethttp.Limit(new(core.MemoryStore), "api", client, core.SlidingLog(60, time.Minute))
+	limit := nethttp.Limit(new(core.MemoryStore), "client", client, core.SlidingLog(60, time.Minute))
 	handler := manager.LoadAndSave(limit.Handler(app))
 
 	listen(handler) // http.ListenAndServe("127.0.0.1:8080", handler)
-	// Output: 200 "api";r=59;t=60
+	// Output: 200 "client";r=59;t=60
 }
 
 // The subject of a token that echo-jwt has verified.
@@ -62,15 +62,15 @@ func Example_jwt() {
 		}
 		return token.Claims.GetSubject()
 	})
-	limit := nethttp.Limit(new(core.MemoryStore), "api", subject, core.SlidingLog(60, time.Minute))
+	limit := nethttp.Limit(new(core.MemoryStore), "subject", subject, core.SlidingLog(60, time.Minute))
 	e := echo.New()
 	e.Use(echojwt.JWT(secret), echomw.Middleware(limit))
 
 	listen(e) // e.Start("127.0.0.1:8080")
 	// Output:
-	// 200 "api";r=59;t=60
-	// 200 "api";r=59;t=60
-	// 200 "api";r=58;t=60
+	// 200 "subject";r=59;t=60
+	// 200 "subject";r=59;t=60
+	// 200 "subject";r=58;t=60
 	// 400
 }
 

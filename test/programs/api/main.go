@@ -43,7 +43,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	limit := nethttp.Limit(store, "api", keyfuncs.Context(customerKey{}), core.SlidingLog(5, time.Minute))
+	limit := nethttp.Limit(store, "customer", keyfuncs.Context(customerKey{}), core.SlidingLog(5, time.Minute))
 	api := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(w, "hello", r.Context().Value(customerKey{}))
 	})

@@ -15,7 +15,7 @@ import (
 // a day. The store is a parameter, so that a test can bring its own.
 func Handler(store core.Store) http.Handler {
 	user := keyfuncs.Header("X-User") // written by the gateway in front
-	limit := nethttp.Limit(store, "api", user,
+	limit := nethttp.Limit(store, "user", user,
 		core.SlidingLog(60, time.Minute).Named("minute"),
 		core.FixedWindow(1000, 24*time.Hour).Named("day"))
 	return limit.Handler(http.HandlerFunc(hello))
