@@ -128,7 +128,7 @@ func used(p *step.Policy, s []int64, now int64) int64 {
 	return s[2]
 }
 
-// randomNumbers returns those of a policy, and whether its period is one of a few, so that plans share states.
+// randomNumbers returns those of a policy. Its period is one of a few, so that plans share states.
 func randomNumbers(r *rand.Rand, periods []int64) step.Numbers {
 	if r.IntN(6) == 0 || *dated {
 		m := storetest.Dated(r)
