@@ -125,9 +125,9 @@ func (l *Limiter) WithPlan(plan string, policies ...Policy) *Limiter {
 // WithPlanFunc returns the limiter with a function that returns the policies of a plan, such as from a database, or nil
 // if there is no such plan: then the default applies. It is asked about plans that WithPlan has not named. An answer
 // applies for a minute; then one call asks again, while others use the old one. 1,024 plans are remembered. After an
-// error a plan stays as it was; if it is not remembered, calls under it fail with the error. Errors are logged by
-// [slog.Default], at most once a minute, so they should have no keys. Policies that are wrong make calls fail with [ErrInvalid]. The function must be
-// safe for concurrent use.
+// error a plan stays as it was; if it is not remembered, calls under it fail with the error. [slog.Default] gets the
+// errors, at most once a minute, so they should have no keys. Policies that are wrong make calls fail with
+// [ErrInvalid]. The function must be safe for concurrent use.
 func (l *Limiter) WithPlanFunc(find func(plan string) ([]Policy, error)) *Limiter {
 	if find == nil {
 		panic("headgate: the function is nil")

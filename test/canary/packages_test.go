@@ -321,21 +321,28 @@ func TestDocuments(t *testing.T) {
 	w.deep("State of a fault", book.State())
 }
 
+// keyFunctions are all of package keyfuncs, by their names there.
+func keyFunctions(t *testing.T) map[string]keyfuncs.Func {
+	cookie := must[*keyfuncs.SignedCookie](t)(keyfuncs.NewSignedCookie("c", time.Hour, []byte(secret)))
+	tagged := []keyfuncs.Tagged{keyfuncs.Tag("c", keyfuncs.Cookie("c")), keyfuncs.Tag("b", keyfuncs.Bearer())}
+	return map[string]keyfuncs.Func{
+		"Header": keyfuncs.Header("User"), "Cookie": keyfuncs.Cookie("c"), "Bearer": keyfuncs.Bearer(), "Key": cookie.Key, "OlderThan": cookie.OlderThan(time.Minute),
+		"RemoteAddr": keyfuncs.RemoteAddr(), "XForwardedFor": keyfuncs.XForwardedFor("127.0.0.0/8"), "Forwarded": keyfuncs.Forwarded("127.0.0.0/8"),
+		"ProxyHeader": keyfuncs.ProxyHeader("X-Real-Ip", "127.0.0.0/8"), "BehindProxies": keyfuncs.BehindProxies(1), "Network": keyfuncs.Network(keyfuncs.RemoteAddr(), 24, 48),
+		"Context": keyfuncs.Context(key), "PathValue": keyfuncs.PathValue("x"), "Route": keyfuncs.Route(),
+		"All": keyfuncs.All(keyfuncs.Header("User"), keyfuncs.Cookie("c")), "First": keyfuncs.First(tagged...), "Hashed": keyfuncs.Hashed(keyfuncs.Header("User")),
+		"Everyone": keyfuncs.Everyone(), "From": keyfuncs.From(func(r *http.Request) (string, bool) { return "", r.Header.Get("User") == key }),
+	}
+}
+
 func TestKeyFunctions(t *testing.T) {
 	w := newWorld(t)
 	cookie := must[*keyfuncs.SignedCookie](t)(keyfuncs.NewSignedCookie("c", time.Hour, []byte(secret)))
 	w.deep("SignedCookie", cookie)
 	_, err := keyfuncs.NewSignedCookie("c", time.Hour, []byte(canary))
 	w.deep("NewSignedCookie", orNil(err))
-	tagged := keyfuncs.Tag("c", keyfuncs.Cookie("c"))
-	w.deep("Tagged", tagged)
-	for name, f := range map[string]keyfuncs.Func{
-		"Header": keyfuncs.Header("User"), "Cookie": keyfuncs.Cookie("c"), "Bearer": keyfuncs.Bearer(), "SignedCookie": cookie.Key, "OlderThan": cookie.OlderThan(time.Minute),
-		"RemoteAddr": keyfuncs.RemoteAddr(), "XForwardedFor": keyfuncs.XForwardedFor("127.0.0.0/8"), "Forwarded": keyfuncs.Forwarded("127.0.0.0/8"),
-		"ProxyHeader": keyfuncs.ProxyHeader("X-Real-Ip", "127.0.0.0/8"), "BehindProxies": keyfuncs.BehindProxies(1), "Network": keyfuncs.Network(keyfuncs.RemoteAddr(), 24, 48),
-		"Context": keyfuncs.Context(key), "PathValue": keyfuncs.PathValue("x"), "Route": keyfuncs.Route(),
-		"All": keyfuncs.All(keyfuncs.Header("User"), keyfuncs.Cookie("c")), "First": keyfuncs.First(tagged, keyfuncs.Tag("b", keyfuncs.Bearer())), "Hashed": keyfuncs.Hashed(keyfuncs.Header("User")),
-	} {
+	w.deep("Tagged", keyfuncs.Tag("c", keyfuncs.Cookie("c")))
+	for name, f := range keyFunctions(t) {
 		for _, remote := range []string{"127.0.0.1:1", key, key + ":1", ""} {
 			for _, value := range []string{key, "", key + "," + key, "Bearer " + key + " " + key, "Basic " + key, "Basic " + base64.StdEncoding.EncodeToString([]byte(key)), "for=" + key, "c=" + key + "; c=" + key, "for=\"" + key} {
 				r := httptest.NewRequest("GET", "/"+key, nil)
