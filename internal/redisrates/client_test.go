@@ -164,6 +164,88 @@ func TestNobodyWaitsBeyondTheDeadline(t *testing.T) {
 	}
 }
 
+// stopFor makes a store believe that its process was stopped for so long.
+func (s *Store) stopFor(d time.Duration) {
+	s.pauses.mu.Lock()
+	defer s.pauses.mu.Unlock()
+	s.pauses.last = s.pauses.last.Add(-d)
+}
+
+// A process that was stopped while it waited charges once more. It waits for that no longer than for a Timeout and the
+// time of the stop, and not beyond the deadline of the caller. What gives units back or reports them is sent once, also
+// if it shares a call with charges.
+func TestStoppedWhileItWaited(t *testing.T) {
+	const stop = 30 * time.Millisecond
+	for _, own := range []time.Duration{0, 5 * time.Millisecond, 95 * time.Millisecond, 110 * time.Millisecond} {
+		for _, callers := range []int{1, 2, 3, 60} {
+			t.Run(fmt.Sprint(own, callers), func(t *testing.T) {
+				inBubble(t, Config{Failure: Closed}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+					f.be(silent)
+					time.AfterFunc(60*time.Millisecond, func() { s.stopFor(stop) })
+					longest := 100*time.Millisecond + stop + s.pauses.step
+					if own > 0 {
+						longest = min(longest, own)
+					}
+					var all sync.WaitGroup
+					for i := range callers {
+						all.Go(func() {
+							ctx := t.Context()
+							if own > 0 {
+								deadline, cancel := context.WithTimeout(ctx, own)
+								defer cancel()
+								ctx = deadline
+							}
+							mode, n := step.Allow, int64(1)
+							switch i % 3 {
+							case 1:
+								mode, n = step.Settle, -1
+							case 2:
+								mode = step.Settle
+							}
+							c := cell(p, fmt.Sprint(i), n)
+							if c.N = n; n < 0 {
+								c.At, c.Source = time.Now().UnixMicro(), step.SourceStore
+							}
+							start := time.Now()
+							_, err := s.Ask(ctx, mode, []step.Cell{c})
+							took := time.Since(start)
+							most := longest
+							if mode == step.Settle { // whatever the caller's deadline
+								most = 100*time.Millisecond + stop + s.pauses.step
+							}
+							if err == nil || took > most {
+								t.Errorf("mode %d of %d took %v: %v", mode, n, took, err)
+							}
+						})
+					}
+					all.Wait()
+					time.Sleep(time.Second)
+					sent := make(map[string]int)
+					for _, names := range f.sent() {
+						for _, name := range names {
+							sent[name]++
+						}
+					}
+					for name, times := range sent {
+						i := 0
+						fmt.Sscanf(name, "headgate:{=%d}", &i)
+						most := 1
+						if i%3 == 0 { // a charge
+							most = 2
+						}
+						if times > most {
+							t.Errorf("caller %d was sent %d times", i, times)
+						}
+					}
+					if first := sent[string(s.names.AppendTag(nil, "0"))+suffix(p)]; own == 0 && callers < 3 && first != 2 {
+						t.Errorf("the charge was sent %d times", first)
+					}
+				})
+			})
+		}
+	}
+}
+
 // Questions that come while two calls are in flight share the next, in their order; those whose callers gave up are not sent.
 func TestQuestionsShareCalls(t *testing.T) {
 	inBubble(t, Config{Failure: Closed}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {

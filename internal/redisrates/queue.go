@@ -49,13 +49,14 @@ type question struct {
 	err     error
 
 	start, deadline time.Time
+	callerDeadline  time.Time   // of the caller's context; zero: none
 	done            chan signal // with room for both: each is sent at most once
 	alone           [1]*question
 	room            [2]step.Cell
 
 	// The lock of the server guards the rest.
 	dropped       bool // nobody waits for the answer
-	again         bool // it got a second Timeout, since this process was stopped
+	extended      bool // by the time for which this process was stopped
 	watched       bool // in the list of the server
 	before, after *question
 }
@@ -114,6 +115,7 @@ func (s *Store) submit(ctx context.Context, to *server, q *question) error {
 	s.pauses.watch(q.start)
 	timeout := s.timeout
 	if d, ok := ctx.Deadline(); ok {
+		q.callerDeadline = d
 		timeout = min(timeout, d.Sub(q.start))
 	}
 	if d, ok := within.When(ctx); ok {
@@ -164,25 +166,35 @@ func (s *Store) await(ctx context.Context, to *server, q *question, watched bool
 	if watched && done == nil { // a select takes longer
 		return q.wake(<-q.done)
 	}
+	var timer *time.Timer
 	var alarm <-chan time.Time
 	if !watched {
-		timer := time.NewTimer(time.Until(q.deadline))
+		to.mu.Lock() // the call that it is in may extend it
+		timer = time.NewTimer(time.Until(q.deadline))
+		to.mu.Unlock()
 		defer timer.Stop()
 		alarm = timer.C
 	}
-	err := errLate
-	select {
-	case signal := <-q.done:
-		return q.wake(signal)
-	case <-alarm:
-	case <-done:
-		err = ctx.Err()
+	for {
+		err := errLate
+		select {
+		case signal := <-q.done:
+			return q.wake(signal)
+		case <-alarm:
+		case <-done:
+			err = ctx.Err()
+		}
+		to.mu.Lock()
+		if err == errLate && s.extend(to, q, time.Now()) {
+			timer.Reset(time.Until(q.deadline))
+			to.mu.Unlock()
+			continue
+		}
+		to.unwatch(q)
+		q.dropped = true
+		to.mu.Unlock()
+		return err
 	}
-	to.mu.Lock()
-	defer to.mu.Unlock()
-	to.unwatch(q)
-	q.dropped = true
-	return err
 }
 
 func (q *question) wake(s signal) error {
@@ -217,18 +229,24 @@ func (s *Store) probe(to *server, batch []*question) {
 	s.call(to, batch, now, now.Add(s.timeout))
 }
 
-// call asks questions, and gives each its answer or error, by the deadline. It asks once more if there was no answer while
-// this process itself was stopped.
+// call asks questions, and gives each its answer or error, by the deadline. If there was no answer while this process
+// itself was stopped, it charges once more: that may charge twice, and less is admitted. What gives units back, or
+// reports them, is never sent again, as it would make room that is not there.
 func (s *Store) call(to *server, batch []*question, start, deadline time.Time) {
 	attempt := to.breaker.attempt(start)
 	err, failure := s.send(deadline, batch)
-	if outOfTime(failure) && s.pauses.since(start) {
+	silent := outOfTime(failure) && s.pauses.since(start) > 0
+	if silent {
 		now := time.Now()
-		s.pauses.watch(now)
-		attempt = to.breaker.attempt(now)
-		err, failure = s.send(now.Add(s.timeout), batch)
+		if again, deadline := s.sentAgain(to, batch, now); len(again) > 0 {
+			s.pauses.watch(now)
+			silent = false
+			attempt = to.breaker.attempt(now)
+			err, failure = s.send(deadline, again)
+		}
 	}
 	switch {
+	case silent: // which says nothing of the server
 	case failure == nil:
 		if to.breaker.answered(wrote(batch)) {
 			s.changed(nil)
@@ -245,6 +263,45 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) {
 	for _, q := range batch {
 		q.done <- answered
 	}
+}
+
+// sentAgain returns the questions of a call that are to be sent again after this process was stopped, and until when the
+// last of them waits.
+func (s *Store) sentAgain(to *server, batch []*question, now time.Time) (again []*question, deadline time.Time) {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	for _, q := range batch {
+		if q.mode == step.Settle || q.dropped {
+			continue
+		}
+		if q.extended && q.deadline.After(now) || s.extend(to, q, now) {
+			again = append(again, q)
+			if q.deadline.After(deadline) {
+				deadline = q.deadline
+			}
+		}
+	}
+	return again, deadline
+}
+
+// extend gives a question the time for which this process was stopped since it was asked, once, and no more than its
+// caller has. It reports whether that is left. The server is locked.
+func (s *Store) extend(to *server, q *question, now time.Time) bool {
+	deadline := q.deadline.Add(s.pauses.since(q.start))
+	if !q.callerDeadline.IsZero() && q.callerDeadline.Before(deadline) {
+		deadline = q.callerDeadline
+	}
+	if q.extended || !deadline.After(now) || !deadline.After(q.deadline) {
+		return false
+	}
+	watched := q.watched
+	to.unwatch(q)
+	q.extended = true
+	q.deadline = deadline
+	if watched {
+		to.insert(q)
+	}
+	return true
 }
 
 // wrote reports whether an answer shows that the server can write.
@@ -316,19 +373,37 @@ func (s *Store) watch(to *server, q *question) bool {
 	if to.last != nil && to.last.deadline.Sub(q.deadline) > s.timeout/100 {
 		return false
 	}
-	q.watched, q.before = true, to.last
-	if to.last != nil {
-		to.last.after = q
-		to.last = q
+	to.insert(q)
+	if to.first != q {
 		return true
 	}
-	to.first, to.last = q, q
 	if to.alarm == nil {
 		to.alarm = time.AfterFunc(time.Until(q.deadline), func() { s.ring(to) })
 	} else {
 		to.alarm.Reset(time.Until(q.deadline))
 	}
 	return true
+}
+
+// insert puts a question into the list, behind those that are due before: nearly always, that is all.
+func (to *server) insert(q *question) {
+	q.watched = true
+	q.before = to.last
+	for q.before != nil && q.before.deadline.After(q.deadline) {
+		q.before = q.before.before
+	}
+	if q.before != nil {
+		q.after = q.before.after
+		q.before.after = q
+	} else {
+		q.after = to.first
+		to.first = q
+	}
+	if q.after != nil {
+		q.after.before = q
+	} else {
+		to.last = q
+	}
 }
 
 // unwatch forgets a question. The alarm stays: it rings once for nobody.
@@ -355,12 +430,10 @@ func (s *Store) ring(to *server) {
 	defer to.mu.Unlock()
 	now := time.Now()
 	for q := to.first; q != nil && !q.deadline.After(now); q = to.first {
-		to.unwatch(q)
-		if !q.again && s.pauses.since(q.start) {
-			q.again, q.deadline = true, now.Add(s.timeout)
-			s.watch(to, q)
+		if s.extend(to, q, now) {
 			continue
 		}
+		to.unwatch(q)
 		q.dropped = true
 		q.done <- late
 	}
