@@ -21,7 +21,8 @@ import (
 type fake struct {
 	mu     sync.Mutex
 	behave func(ctx context.Context) error // nil: it answers
-	refuse bool
+	refuse bool       // questions
+	full   bool       // so commands that write fail
 	calls  [][]string // the names of each
 }
 
@@ -78,6 +79,9 @@ func (f *fake) process(ctx context.Context, cmd redis.Cmder) error {
 	if cmd.Name() == "del" {
 		return nil
 	}
+	if tried, ok := cmd.(*redis.Cmd); ok { // the commands of the scripts
+		return f.try(ctx, tried)
+	}
 	words := cmd.Args()
 	var names []string
 	for _, w := range words[3 : 3+words[2].(int)] {
@@ -99,6 +103,24 @@ func (f *fake) process(ctx context.Context, cmd redis.Cmder) error {
 	}
 	now := time.Now().UnixMicro()
 	cmd.(once).SetVal(string(appendWord(nil, now)) + strings.Repeat(answer, len(names)))
+	return nil
+}
+
+// try answers whether the commands of the scripts work.
+func (f *fake) try(ctx context.Context, cmd *redis.Cmd) error {
+	f.mu.Lock()
+	behave, full := f.behave, f.full
+	f.mu.Unlock()
+	if behave != nil {
+		if err := behave(ctx); err != nil {
+			cmd.SetErr(err)
+			return err
+		}
+	}
+	cmd.SetVal("")
+	if full {
+		cmd.SetVal("SET (OOM command not allowed)")
+	}
 	return nil
 }
 
@@ -330,7 +352,7 @@ func TestCancelled(t *testing.T) {
 }
 
 // While a server is silent, refuses connections or is full, it is soon not asked any more, but by one real question at a
-// time. What that was answered counts. Only an answer that has written ends it.
+// time. What that was answered counts. It ends when a probe was answered, whatever the answer, and the server writes.
 func TestBreaker(t *testing.T) {
 	full := failing(proto("OOM command not allowed when used memory > 'maxmemory'."))
 	for name, behave := range map[string]func(context.Context) error{"silent": silent, "refused": failing(errors.New("connection refused")), "full": full} {
@@ -361,21 +383,28 @@ func TestBreaker(t *testing.T) {
 					t.Errorf("%d probes in two seconds", probes)
 				}
 				f.be(nil)
-				f.mu.Lock()
-				f.refuse = true // as a full server does
-				f.mu.Unlock()
-				time.Sleep(maxPause * 5 / 4)
+				f.refuse = true
+				f.full = true
 				for range 3 {
-					if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore || s.Away() == nil {
-						t.Fatal(source, err, s.Away())
+					time.Sleep(maxPause * 5 / 4)
+					if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore {
+						t.Fatal(source, err)
 					}
-					synctest.Wait() // the probe has ended
+					if synctest.Wait(); s.Away() == nil || !strings.Contains(s.Away().Error(), "OOM") {
+						t.Fatal(s.Away())
+					}
+					if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceLocal {
+						t.Fatal(source, err)
+					}
 				}
-				f.mu.Lock()
-				f.refuse = false
-				f.mu.Unlock()
-				if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore || s.Away() != nil {
-					t.Fatal(source, err, s.Away())
+				time.Sleep(maxPause * 5 / 4)
+				f.full = false
+				c := []step.Cell{cell(p, "k", 1)}
+				if allowed, err := s.Ask(t.Context(), step.Allow, c); allowed || err != nil || c[0].Source != step.SourceStore {
+					t.Fatal(allowed, err, c)
+				}
+				if synctest.Wait(); s.Away() != nil {
+					t.Fatal(s.Away())
 				}
 				if len(changes) != 2 || changes[1] != nil {
 					t.Errorf("told %v", changes)

@@ -222,17 +222,26 @@ func (s *Store) drain(to *server, batch []*question) {
 	}
 }
 
-// probe asks a server that was away.
+// probe asks a server that was away. If it answers, it is used again as soon as it runs all commands of the scripts: the
+// question may be one that a server refuses which cannot write.
 func (s *Store) probe(to *server, batch []*question) {
 	defer to.breaker.release()
+	name := string(s.names.AppendTag(nil, batch[0].cells[0].Key.Reveal())) + ":probe" // of the same master
 	now := time.Now()
-	s.call(to, batch, now, now.Add(s.timeout))
+	if !s.call(to, batch, now, now.Add(s.timeout)) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	if to.breaker.tried(tryCommands(ctx, s.client, name)) {
+		s.changed(nil)
+	}
 }
 
 // call asks questions, and gives each its answer or error, by the deadline. If there was no answer while this process
 // itself was stopped, it charges once more: that may charge twice, and less is admitted. What gives units back, or
-// reports them, is never sent again, as it would make room that is not there.
-func (s *Store) call(to *server, batch []*question, start, deadline time.Time) {
+// reports them, is never sent again, as it would make room that is not there. It reports whether the server works.
+func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (works bool) {
 	attempt := to.breaker.attempt(start)
 	err, failure := s.send(deadline, batch)
 	silent := outOfTime(failure) && s.pauses.since(start) > 0
@@ -248,10 +257,9 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) {
 	switch {
 	case silent: // which says nothing of the server
 	case failure == nil:
-		if to.breaker.answered(wrote(batch)) {
-			s.changed(nil)
-		}
-	case !noConnection(failure) && to.breaker.failed(attempt, failure, maxSilence*s.timeout):
+		works = true
+		to.breaker.answered()
+	case to.breaker.failed(attempt, failure, maxSilence*s.timeout):
 		s.changed(failure)
 	}
 	s.called(store.Call{Questions: len(batch), Took: time.Since(start), Err: err})
@@ -263,6 +271,7 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) {
 	for _, q := range batch {
 		q.done <- answered
 	}
+	return works
 }
 
 // sentAgain returns the questions of a call that are to be sent again after this process was stopped, and until when the
@@ -302,21 +311,6 @@ func (s *Store) extend(to *server, q *question, now time.Time) bool {
 		to.insert(q)
 	}
 	return true
-}
-
-// wrote reports whether an answer shows that the server can write.
-func wrote(batch []*question) bool {
-	for _, q := range batch {
-		if q.err != nil || q.mode == step.Peek || q.mode == step.Allow && !q.allowed {
-			continue
-		}
-		for i := range q.cells {
-			if q.cells[i].N > 0 {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // gather lets callers that were just answered ask again, so that the next call carries more, of which the server has
