@@ -21,9 +21,9 @@ import (
 type fake struct {
 	mu     sync.Mutex
 	behave func(ctx context.Context) error // nil: it answers
-	refuse bool       // questions
-	full   bool       // so commands that write fail
-	calls  [][]string // the names of each
+	refuse bool                            // questions
+	full   bool                            // so commands that write fail
+	calls  [][]string                      // the names of each
 }
 
 func (f *fake) be(behave func(context.Context) error) {

@@ -43,7 +43,7 @@ var (
 type question struct {
 	mode    step.Mode
 	cells   []step.Cell
-	hash    int // slot of a Cluster
+	hash    int // slot, or noSlot
 	weight  int
 	allowed bool
 	err     error
@@ -91,7 +91,8 @@ func (s *Store) free(q *question) {
 // A server is one of the servers that have the state: what waits for it, and whether it answers. One that is slow or
 // away delays only its own keys. The zero value is ready to use.
 type server struct {
-	breaker breaker
+	breaker   breaker
+	elsewhere elsewhere
 
 	mu       sync.Mutex
 	inFlight int // calls
@@ -262,6 +263,9 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (
 	case to.breaker.failed(attempt, failure, maxSilence*s.timeout):
 		s.changed(failure)
 	}
+	if err != nil || to.elsewhere.noted.Load() {
+		s.noteSlots(to, batch)
+	}
 	s.called(store.Call{Questions: len(batch), Took: time.Since(start), Err: err})
 	to.mu.Lock()
 	for _, q := range batch {
@@ -272,6 +276,24 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (
 		q.done <- answered
 	}
 	return works
+}
+
+// noteSlots notes which hash slots a server serves, as far as it has said.
+func (s *Store) noteSlots(to *server, batch []*question) {
+	now := time.Now()
+	for _, q := range batch {
+		is, passing := aboutSlot(q.err)
+		switch {
+		case is:
+			passing = passing || s.servers.cluster != nil // whose client has followed it
+			if q.hash != noSlot && to.elsewhere.failed(q.hash, q.err, passing, now) {
+				s.changed(q.err)
+			}
+			q.err = slotError{q.err, q.deadline}
+		case q.err == nil && to.elsewhere.answered(q.hash, now):
+			s.changed(nil)
+		}
+	}
 }
 
 // sentAgain returns the questions of a call that are to be sent again after this process was stopped, and until when the

@@ -191,7 +191,7 @@ func (s *Store) delete(ctx context.Context, cells []step.Cell) error {
 
 // serverFailure returns what an error says of the server: nothing if it is about a hash slot only.
 func serverFailure(err error) error {
-	if says(err, "CLUSTERDOWN Hash slot not served", "MOVED", "ASK", "TRYAGAIN", "CROSSSLOT") {
+	if is, _ := aboutSlot(err); is {
 		return nil
 	}
 	return err
