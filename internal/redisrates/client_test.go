@@ -475,21 +475,6 @@ func TestBreakerForgives(t *testing.T) {
 	})
 }
 
-// A question about a hash slot that is moving fails alone.
-func TestErrorsOfAHashSlotAreNotThoseOfTheServer(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
-		for _, text := range []string{"MOVED 1 127.0.0.1:2", "ASK 1 127.0.0.1:2", "TRYAGAIN", "CLUSTERDOWN Hash slot not served"} {
-			f.be(failing(proto(text)))
-			for range 5 {
-				s.askFor(t.Context(), p, "k")
-			}
-		}
-		if err := s.Away(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // A server that counts alone admits a charge above its share as the whole share, and gives back no more than that.
 func TestRefundAboveTheShare(t *testing.T) {
 	inBubble(t, Config{Failure: Local, Servers: 4}, func(t *testing.T, f *fake, s *Store, _ *step.Policy) {
