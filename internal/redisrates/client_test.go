@@ -496,6 +496,22 @@ func TestRefundAboveTheShare(t *testing.T) {
 	})
 }
 
+// A crowd is no outage: nobody is admitted without a question because too many wait.
+func TestTooManyWait(t *testing.T) {
+	for _, failure := range []Failure{Local, Open, Closed} {
+		inBubble(t, Config{Failure: failure}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+			s.servers.first.waiting = make([]*question, maxWaiting)
+			if source, err := s.askFor(t.Context(), p, "k"); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("failure %d: decided by %v, %v", failure, source, err)
+			}
+			s.servers.first.waiting = nil
+			if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore || s.Away() != nil {
+				t.Errorf("failure %d: decided by %v, %v", failure, source, err)
+			}
+		})
+	}
+}
+
 func TestFailures(t *testing.T) {
 	month := step.Numbers{Algorithm: step.Calendar, Limit: 8, Period: step.Month}
 	for failure, want := range map[Failure]step.Source{Local: step.SourceLocal, Open: step.SourceOpen, Closed: step.SourceNone} {
