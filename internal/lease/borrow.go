@@ -25,12 +25,13 @@ type borrow struct {
 	n      int64 // units of the charge; 0: of none
 	want   int64 // more, to lease
 	resets int
+	began  instant       // of the decision
 	call   chan struct{} // e.call, if this is it
 }
 
 // borrow returns what to ask the store for. The shard is locked.
-func (s *Store) borrow(e *entry, now instant, n int64) *borrow {
-	b := &borrow{s: s, e: e, n: n, want: s.want(e, now, n), resets: e.resets, from: s.fresh}
+func (s *Store) borrow(e *entry, began, now instant, n int64) *borrow {
+	b := &borrow{s: s, e: e, n: n, want: s.want(e, now, n), resets: e.resets, began: began, from: s.fresh}
 	if e.since > 0 && now.mono-e.since > 2*s.life {
 		b.from = s.next // all that others had leased is back, so a refusal that is remembered is as good as another
 	}
@@ -105,7 +106,7 @@ func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err 
 	far := withUnits(cells, b.n+b.want)
 	sent := b.s.now()
 	allowed, err = b.from.Ask(ctx, step.Allow, far)
-	for again := b.want > 0; err == nil && !allowed && b.n > 0 && (again || b.s.returnLease(ctx, cells)); again = false {
+	for again := b.want > 0; err == nil && !allowed && b.n > 0 && (again || b.s.returnLease(ctx, cells, b.began)); again = false {
 		b.want = 0
 		far = withUnits(cells, b.n)
 		sent = b.s.now()

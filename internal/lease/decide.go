@@ -111,7 +111,7 @@ func (s *Store) decide(ctx context.Context, charge []step.Cell) (allowed bool, e
 		}
 		call := e.call
 		if call == nil || waited {
-			b := s.borrow(e, now, charge[0].N)
+			b := s.borrow(e, began, now, charge[0].N)
 			sh.mu.Unlock()
 			return b.run(s.within(ctx, began), charge)
 		}

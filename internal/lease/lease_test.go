@@ -450,3 +450,24 @@ func TestCallersWhoLeaveLoseNoLease(t *testing.T) {
 		}
 	})
 }
+
+// What a report, or a refused charge, gives back first takes no time of its own: all calls of a decision share a Timeout.
+func TestGivingBackSharesTheTimeout(t *testing.T) {
+	play(t, time.Second, func(sc *scene) {
+		l := newLimiter("api", step.Numbers{Algorithm: step.FixedWindow, Limit: 1_000_000, Period: 24 * time.Hour.Microseconds()})
+		sc.warm(l)
+		for sc.left(l) == 0 {
+			time.Sleep(2 * time.Millisecond)
+			sc.ask(l)
+		}
+		sc.link.slow.Store(int64(80 * time.Millisecond)) // each way
+		start := time.Now()
+		report := l.cells(key, 5)
+		if _, err := sc.Store.Ask(context.Background(), step.Settle, report); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > 100*time.Millisecond+160*time.Millisecond {
+			t.Errorf("it took %v", took) // the store here has no Timeout of its own
+		}
+	})
+}
