@@ -95,8 +95,8 @@ func (s *Store) giveBack(cells []step.Cell) {
 	}
 }
 
-// returnLease gives a lease back at once, and reports whether it had units. It waits for that as long as the decision may
-// take that began then.
+// returnLease gives a lease back at once, and reports whether it had units. It waits for that as long as the
+// decision may take that began then.
 func (s *Store) returnLease(ctx context.Context, charge []step.Cell, began instant) bool {
 	sh := s.lock(charge)
 	var back []step.Cell

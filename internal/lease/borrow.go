@@ -106,7 +106,10 @@ func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err 
 	far := withUnits(cells, b.n+b.want)
 	sent := b.s.now()
 	allowed, err = b.from.Ask(ctx, step.Allow, far)
-	for again := b.want > 0; err == nil && !allowed && b.n > 0 && (again || b.s.returnLease(ctx, cells, b.began)); again = false {
+	for leased := b.want > 0; err == nil && !allowed && b.n > 0; leased = false {
+		if !leased && !b.s.returnLease(ctx, cells, b.began) {
+			break
+		}
 		b.want = 0
 		far = withUnits(cells, b.n)
 		sent = b.s.now()
@@ -133,8 +136,8 @@ func (b *borrow) end() {
 	}
 }
 
-// land notes an answer. What was charged beyond what is needed is leased. A refusal says to wait until this process asks the
-// store again.
+// land notes an answer. What was charged beyond what is needed is leased. A refusal says to wait until this process
+// asks the store again.
 func (b *borrow) land(allowed bool, far []step.Cell, sent instant) {
 	e, now := b.e, b.s.now()
 	sh := b.s.lock(far)

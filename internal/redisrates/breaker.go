@@ -94,7 +94,8 @@ func (b *breaker) answered() {
 	}
 }
 
-// tried notes whether a server that has answered the probe does all that is asked of it, and reports whether it is back.
+// tried notes whether a server that has answered the probe does all that is asked of it, and reports whether it is
+// back.
 func (b *breaker) tried(err error) (back bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

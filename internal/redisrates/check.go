@@ -84,7 +84,7 @@ func check(ctx context.Context, c redis.UniversalClient, name string) (faults []
 func tryCommands(ctx context.Context, c redis.UniversalClient, name string) error {
 	missing, err := c.Eval(ctx, probeSource, []string{name}, probed).Text()
 	if err != nil {
-		return fmt.Errorf("Redis does not run scripts: %w", err)
+		return fmt.Errorf("scripts do not run: %w", err)
 	}
 	if missing != "" {
 		return fmt.Errorf("commands fail in scripts: %s", missing)

@@ -115,8 +115,8 @@ func aboutSlot(err error) (is, passing bool) {
 // maxPassing is for how long a hash slot may be about to move, before that is told.
 const maxPassing = time.Second
 
-// An elsewhere notes that a server does not serve some hash slots of which it is asked. Of their keys the failure policy
-// decides, of others the server. The zero value is ready to use.
+// An elsewhere notes that a server does not serve some hash slots of which it is asked. Of their keys the failure
+// policy decides, of others the server. The zero value is ready to use.
 type elsewhere struct {
 	noted atomic.Bool // that there are any
 
@@ -147,8 +147,8 @@ func (e *elsewhere) failed(hash int, err error, passing bool, now time.Time) (te
 	return true
 }
 
-// answered notes an answer about a hash slot, and reports whether what was told is over: one that was not served is, and
-// none has failed for a while.
+// answered notes an answer about a hash slot, and reports whether what was told is over: one that was not served is,
+// and none has failed for a while.
 func (e *elsewhere) answered(hash int, now time.Time) (over bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -108,7 +108,8 @@ for i = 1, #KEYS do
       local from, full, newest = 1, 0, 0
       if #v == 14 + 7 * counts then from, full, newest = read('>I7I7I7', v) end
       local age = now - from
-      if from == 1 or first == 0 and from % span > 0 or newest > full or full > 9007199254740991 or from > 9007199254740991 then
+      local aligned = first == 1 or from % span == 0
+      if from == 1 or not aligned or newest > full or full > 9007199254740991 or from > 9007199254740991 then
         sound = false
       elseif age < -counts * span then -- the clock was ahead: nothing is left as of now
         if trail > 0 then full = full + read('>I7', v, 8 + 7 * counts) end

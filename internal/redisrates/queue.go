@@ -186,7 +186,7 @@ func (s *Store) await(ctx context.Context, to *server, q *question, watched bool
 			err = ctx.Err()
 		}
 		to.mu.Lock()
-		if err == errLate && s.extend(to, q, time.Now()) {
+		if errors.Is(err, errLate) && s.extend(to, q, time.Now()) {
 			timer.Reset(time.Until(q.deadline))
 			to.mu.Unlock()
 			continue
@@ -223,8 +223,8 @@ func (s *Store) drain(to *server, batch []*question) {
 	}
 }
 
-// probe asks a server that was away. If it answers, it is used again as soon as it runs all commands of the scripts: the
-// question may be one that a server refuses which cannot write.
+// probe asks a server that was away. If it answers, it is used again as soon as it runs all commands of the scripts:
+// the question may be one that a server refuses which cannot write.
 func (s *Store) probe(to *server, batch []*question) {
 	defer to.breaker.release()
 	name := string(s.names.AppendTag(nil, batch[0].cells[0].Key.Reveal())) + ":probe" // of the same master
@@ -296,8 +296,8 @@ func (s *Store) noteSlots(to *server, batch []*question) {
 	}
 }
 
-// sentAgain returns the questions of a call that are to be sent again after this process was stopped, and until when the
-// last of them waits.
+// sentAgain returns the questions of a call that are to be sent again after this process was stopped, and until when
+// the last of them waits.
 func (s *Store) sentAgain(to *server, batch []*question, now time.Time) (again []*question, deadline time.Time) {
 	to.mu.Lock()
 	defer to.mu.Unlock()

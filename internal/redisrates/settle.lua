@@ -75,7 +75,8 @@ for i = 1, #KEYS do
       if from ~= 1 then
         for k = 0, inner - 1 do held = held + read('>I7', v, 15 + 7 * k) end
       end
-      if from == 1 or first == 0 and from % span > 0 or held ~= read('>I7', v, 8) or max(from, held) > 9007199254740991 then
+      local aligned = first == 1 or from % span == 0
+      if from == 1 or not aligned or held ~= read('>I7', v, 8) or max(from, held) > 9007199254740991 then
         sound = false
       elseif now - from < -counts * span then -- the clock was ahead: nothing is left as of now
         for k = 0, counts - 1 do list[0] = list[0] + read('>I7', v, 15 + 7 * k) end

@@ -178,7 +178,7 @@ func (s *Store) finish(batch []*question, text string) error {
 			}
 			if c.Short != undecided {
 				c.At, c.Source = now, step.SourceStore
-			} else if c.Policy.Kept.(*policy).calendar() && q.err != errDamaged { // or its value is foreign
+			} else if c.Policy.Kept.(*policy).calendar() && !errors.Is(q.err, errDamaged) { // or its value is foreign
 				q.err = errOtherWindow
 				s.ahead.Store(now - time.Now().UnixMicro())
 			}
@@ -221,8 +221,8 @@ func (q *question) answer(c *step.Cell, now int64, r *reply) {
 	}
 }
 
-// state returns the state of a level or a window as it was before. It is not sound if no script can have written it: the
-// script itself looks only at the numbers that it needs.
+// state returns the state of a level or a window as it was before. It is not sound if no script can have written it:
+// the script itself looks only at the numbers that it needs.
 func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *reply) (state []int64, sound bool) {
 	if p.Algorithm == level {
 		state := room[:2]
