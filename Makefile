@@ -88,12 +88,13 @@ soak: tools race-all ## the models, simulations, floods, histories and chaos at 
 	$(GO) test -count=1 -timeout 2h ./internal/memory -run Walk -questions 10000000
 	$(GO) test -count=1 -timeout 2h ./internal/memory -run Flood -flood 1000000
 	$(GO) test -count=1 -timeout 2h ./core/stats -run Series -flood 10000000
-	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/redisrates -run 'DecisionsAreThose|Store' -questions 1000000
+	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/redisrates -run 'DecisionsAreThose|Store|Damaged' -questions 1000000
 	$(REQUIRE) $(GO) test -count=20 -timeout 2h ./internal/redisrates -run 'Lives|Outages|StoppedProcess'
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/redisslots -run 'Churn|Pause|Killed' -rounds 20 -burners 8
 	$(GO) test -count=1 -timeout 2h ./internal/slots/keeper -run "Simulation|Scripts" -schedules 10000 -differentials 1000
 	$(GO) test -count=1 -timeout 2h ./internal/lease -run "NeverOver|OneServer|Demand" -schedules 200000 -every
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/lease -run Processes -troubles 100
+	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/lease -run Stops -stops 1000
 	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./linearizability -histories 10000
 	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./thirdparty/chaos -chaos 10m -users 1000
 	cd test/envoy && $(REQUIRE) $(GO) test -count=1 -timeout 2h -run Differential -requests 1000000

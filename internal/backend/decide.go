@@ -273,8 +273,11 @@ func (l *Limiter) AtMost(ctx context.Context, key string, n int64, d *Decision) 
 		if units <= 1 {
 			break
 		}
-		if err := l.Decide(ctx, step.Allow, key, units, d); err != nil || d.Allowed {
-			return units, err
+		if err := l.Decide(ctx, step.Allow, key, units, d); err != nil {
+			return 0, err
+		}
+		if d.Allowed {
+			return units, nil
 		}
 		*d = Decision{}
 	}

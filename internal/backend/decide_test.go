@@ -121,3 +121,25 @@ func TestErrorsNameTheUnits(t *testing.T) {
 		}
 	}
 }
+
+// failing is a store that fails when units are charged.
+type failing struct{ store.Store }
+
+func (f failing) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	if mode == step.Allow {
+		return false, store.ErrUnavailable
+	}
+	return f.Store.Ask(ctx, mode, cells)
+}
+
+// As many units as fit are none, if the charge fails.
+func TestAtMostOfAStoreThatFails(t *testing.T) {
+	s := &backend.Store{Rates: failing{memory.New(0)}}
+	l := limiter(t, s, "api", step.Numbers{Algorithm: step.FixedWindow, Limit: 5, Period: time.Hour.Microseconds()})
+	for _, n := range []int64{1, 3} {
+		var d backend.Decision
+		if units, err := l.AtMost(t.Context(), "k", n, &d); units != 0 || !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("%d of %d units, %v", units, n, err)
+		}
+	}
+}

@@ -95,8 +95,9 @@ func (s *Store) giveBack(cells []step.Cell) {
 	}
 }
 
-// returnLease gives a lease back at once, and reports whether it had units.
-func (s *Store) returnLease(ctx context.Context, charge []step.Cell) bool {
+// returnLease gives a lease back at once, and reports whether it had units. It waits for that as long as the
+// decision may take that began then.
+func (s *Store) returnLease(ctx context.Context, charge []step.Cell, began instant) bool {
 	sh := s.lock(charge)
 	var back []step.Cell
 	if e := sh.of(charge); e != nil {
@@ -104,8 +105,25 @@ func (s *Store) returnLease(ctx context.Context, charge []step.Cell) bool {
 		back = e.finish()
 	}
 	sh.mu.Unlock()
-	s.send(context.WithoutCancel(ctx), back)
-	return back != nil
+	if back == nil {
+		return false
+	}
+	done := make(chan struct{})
+	give := func() {
+		s.send(context.Background(), back)
+		close(done)
+	}
+	if !s.start(give) {
+		go give()
+	}
+	timer := time.NewTimer(s.timeout - time.Duration(s.now().mono-began.mono))
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return true
 }
 
 // forget drops what is leased: the store forgets it.

@@ -25,12 +25,13 @@ type borrow struct {
 	n      int64 // units of the charge; 0: of none
 	want   int64 // more, to lease
 	resets int
+	began  instant       // of the decision
 	call   chan struct{} // e.call, if this is it
 }
 
 // borrow returns what to ask the store for. The shard is locked.
-func (s *Store) borrow(e *entry, now instant, n int64) *borrow {
-	b := &borrow{s: s, e: e, n: n, want: s.want(e, now, n), resets: e.resets, from: s.fresh}
+func (s *Store) borrow(e *entry, began, now instant, n int64) *borrow {
+	b := &borrow{s: s, e: e, n: n, want: s.want(e, now, n), resets: e.resets, began: began, from: s.fresh}
 	if e.since > 0 && now.mono-e.since > 2*s.life {
 		b.from = s.next // all that others had leased is back, so a refusal that is remembered is as good as another
 	}
@@ -70,14 +71,45 @@ func (s *Store) want(e *entry, now instant, n int64) int64 {
 	return max(min(int64(units), space/4, space-n), 0)
 }
 
-// run asks for the charge and more; if that is refused, for the charge. If that is refused too, what the lease has goes
-// back, and the store is asked once more: so a key that is asked for here only is refused when the store would refuse it.
+// run borrows for a caller. The caller may leave, but what is to be leased must not be lost then: a borrow that leases
+// does not end with the context.
 func (b *borrow) run(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
+	if b.want == 0 || ctx.Done() == nil {
+		return b.ask(ctx, cells)
+	}
+	type answer struct {
+		allowed bool
+		err     error
+	}
+	own := append([]step.Cell(nil), cells...)
+	answers := make(chan answer, 1)
+	ask := func() {
+		allowed, err := b.ask(context.WithoutCancel(ctx), own)
+		answers <- answer{allowed, err}
+	}
+	if !b.s.start(ask) { // it is closed
+		return b.ask(ctx, cells)
+	}
+	select {
+	case a := <-answers:
+		copy(cells, own)
+		return a.allowed, a.err
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// ask asks for the charge and more; if that is refused, for the charge. If that is refused too, what the lease has goes
+// back, and the store is asked once more: so a key that is asked for here only is refused when the store would refuse it.
+func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
 	defer b.end()
 	far := withUnits(cells, b.n+b.want)
 	sent := b.s.now()
 	allowed, err = b.from.Ask(ctx, step.Allow, far)
-	for again := b.want > 0; err == nil && !allowed && b.n > 0 && (again || b.s.returnLease(ctx, cells)); again = false {
+	for leased := b.want > 0; err == nil && !allowed && b.n > 0; leased = false {
+		if !leased && !b.s.returnLease(ctx, cells, b.began) {
+			break
+		}
 		b.want = 0
 		far = withUnits(cells, b.n)
 		sent = b.s.now()
@@ -104,7 +136,8 @@ func (b *borrow) end() {
 	}
 }
 
-// land notes an answer. What was charged beyond what is needed is leased.
+// land notes an answer. What was charged beyond what is needed is leased. A refusal says to wait until this process
+// asks the store again.
 func (b *borrow) land(allowed bool, far []step.Cell, sent instant) {
 	e, now := b.e, b.s.now()
 	sh := b.s.lock(far)
@@ -121,7 +154,19 @@ func (b *borrow) land(allowed bool, far []step.Cell, sent instant) {
 			e.since = 0
 			b.s.giveBack(e.lease(b.want, far, sent, b.s.life))
 		} else if b.n > 0 {
-			e.pause, e.refused, e.since = sent.mono+b.s.pause(far), b.n, cmp.Or(e.since, sent.mono)
+			e.pause = sent.mono + b.s.pause(far)
+			e.refused = b.n
+			e.since = cmp.Or(e.since, sent.mono)
+			e.hold(far, now)
+		}
+	}
+}
+
+// hold has who was refused wait until the pause is over, too.
+func (e *entry) hold(charge []step.Cell, now instant) {
+	for i := range charge {
+		if c := &charge[i]; c.Short > 0 {
+			c.RetryAfter = max(c.RetryAfter, (e.pause-now.mono)/1000+1)
 		}
 	}
 }

@@ -69,8 +69,11 @@ func (e *entry) answer(mode step.Mode, charge []step.Cell, now instant) (allowed
 	for i := range charge {
 		if c, last := &charge[i], &e.cells[i]; !allowed && last.Short > 0 {
 			c.At, c.Short = e.as, last.Short
-			c.RetryAfter = max(less(last.RetryAfter, (now.mono-e.said)/1000), (e.pause-now.mono)/1000+1)
+			c.RetryAfter = less(last.RetryAfter, (now.mono-e.said)/1000)
 		}
+	}
+	if !allowed {
+		e.hold(charge, now)
 	}
 	return allowed, true
 }
@@ -108,7 +111,7 @@ func (s *Store) decide(ctx context.Context, charge []step.Cell) (allowed bool, e
 		}
 		call := e.call
 		if call == nil || waited {
-			b := s.borrow(e, now, charge[0].N)
+			b := s.borrow(e, began, now, charge[0].N)
 			sh.mu.Unlock()
 			return b.run(s.within(ctx, began), charge)
 		}

@@ -377,3 +377,97 @@ func TestMemory(t *testing.T) {
 		}
 	})
 }
+
+// A key that one server asks for is admitted when its refusal said so.
+func TestRetryAfterSuffices(t *testing.T) {
+	for _, m := range []step.Numbers{
+		{Algorithm: step.SlidingWindow, Limit: 600, Period: time.Minute.Microseconds(), Resolution: 10},
+		{Algorithm: step.SlidingWindow, Limit: 600, Period: time.Minute.Microseconds(), Resolution: 10, NeverOver: true},
+		{Algorithm: step.FixedWindow, Limit: 100, Period: time.Second.Microseconds()},
+	} {
+		play(t, time.Second, func(sc *scene) {
+			l := newLimiter("api", m)
+			refusals := 0
+			for range 3000 {
+				cells := l.cells(key, 1)
+				allowed, err := ask(context.Background(), sc.Store, cells)
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Millisecond)
+				if allowed {
+					continue
+				}
+				refusals++
+				time.Sleep(time.Duration(cells[0].RetryAfter) * time.Microsecond)
+				sc.ask(l)
+			}
+			if refusals < 4 {
+				t.Errorf("%+v: %d refusals", m, refusals)
+			}
+		})
+	}
+}
+
+// Of a caller who leaves while units are leased, no more is lost than what it asked for.
+func TestCallersWhoLeaveLoseNoLease(t *testing.T) {
+	play(t, time.Second, func(sc *scene) {
+		const limit = 1_000_000
+		l := newLimiter("api", step.Numbers{Algorithm: step.FixedWindow, Limit: limit, Period: 24 * time.Hour.Microseconds()})
+		left, spent := int64(0), int64(0)
+		for range 20 {
+			for range 500 {
+				time.Sleep(2 * time.Millisecond)
+				sc.ask(l)
+				spent++
+			}
+			time.Sleep(time.Second) // the lease is over
+			sc.link.slow.Store(int64(50 * time.Millisecond))
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			start := time.Now()
+			if _, err := ask(ctx, sc.Store, l.cells(key, 1)); err != nil {
+				left++
+			}
+			if took := time.Since(start); took > time.Millisecond {
+				t.Errorf("it took %v", took)
+			}
+			cancel()
+			time.Sleep(200 * time.Millisecond)
+			sc.link.slow.Store(0)
+		}
+		if left < 10 {
+			t.Errorf("%d have left", left)
+		}
+		if err := sc.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		peek := l.cells(key, 1)
+		if _, err := sc.shared.Ask(t.Context(), step.Peek, peek); err != nil {
+			t.Fatal(err)
+		}
+		if used := limit - peek[0].Remaining; used > spent+left {
+			t.Errorf("%d are used, of which %d were spent, and %d asked for by those who left", used, spent, left)
+		}
+	})
+}
+
+// What a report, or a refused charge, gives back first takes no time of its own: all calls of a decision share a Timeout.
+func TestGivingBackSharesTheTimeout(t *testing.T) {
+	play(t, time.Second, func(sc *scene) {
+		l := newLimiter("api", step.Numbers{Algorithm: step.FixedWindow, Limit: 1_000_000, Period: 24 * time.Hour.Microseconds()})
+		sc.warm(l)
+		for sc.left(l) == 0 {
+			time.Sleep(2 * time.Millisecond)
+			sc.ask(l)
+		}
+		sc.link.slow.Store(int64(80 * time.Millisecond)) // each way
+		start := time.Now()
+		report := l.cells(key, 5)
+		if _, err := sc.Store.Ask(context.Background(), step.Settle, report); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > 100*time.Millisecond+160*time.Millisecond {
+			t.Errorf("it took %v", took) // the store here has no Timeout of its own
+		}
+	})
+}

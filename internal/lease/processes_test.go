@@ -25,7 +25,7 @@ import (
 
 var troubles = flag.Int("troubles", 1, "how often the processes that share limits get each kind of trouble")
 
-func TestMain(m *testing.M) { proctest.Main(m, proctest.Funcs{"spender": spender}) }
+func TestMain(m *testing.M) { proctest.Main(m, proctest.Funcs{"spender": spender, "user": user}) }
 
 const (
 	patience = 2 * time.Minute        // bounds every wait

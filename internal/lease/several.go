@@ -94,7 +94,8 @@ func (s *Store) leaseBeside(charge []step.Cell) {
 	if e == nil {
 		return
 	}
-	b, cells := s.borrow(e, s.now(), 0), withUnits(e.cells, 0)
+	now := s.now()
+	b, cells := s.borrow(e, now, now, 0), withUnits(e.cells, 0)
 	if b.want > 0 && !s.start(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -125,10 +126,12 @@ func (s *Store) restore(charge []step.Cell, n int64) bool {
 
 // settle corrects charges, without a call where it can. A report ends the lease of its key, so that it says what is left.
 func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
+	began := s.now()
+	ctx = s.within(ctx, began)
 	allowed, _, err = s.ask(ctx, step.Settle, cells, func(charge []step.Cell) (done bool) {
 		switch c := &charge[0]; {
 		case c.At == 0:
-			s.returnLease(ctx, charge)
+			s.returnLease(ctx, charge, began)
 		case c.Source != step.SourceStore && c.Source != step.SourceLease: // it goes back where it was made
 		case c.N < 0:
 			done = s.restore(charge, -c.N)

@@ -79,6 +79,9 @@ func (l *link) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allo
 	if !l.travel() {
 		return l.lost(ctx, mode, cells)
 	}
+	if ctx.Err() != nil { // nobody waits for the answer
+		return false, ctx.Err()
+	}
 	if first != nil && l.random(300) == 0 {
 		panic(l) // as an observer may
 	}

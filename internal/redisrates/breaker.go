@@ -22,11 +22,12 @@ const (
 )
 
 // A breaker keeps decisions from waiting for a server that does not answer. While it is open, one question at a time is
-// the probe; only an answer that has written closes it, since a server that is full or read-only answers others.
+// the probe. If that is answered, the store tries each command of the scripts before it closes the breaker: a server
+// that is full or read-only, or permits too little, answers some questions.
 //
-// Failed calls in a row open it. One that ran out of time counts only if the server has answered nothing since it was
-// sent, and opens it only when that has lasted for maxSilence: slow questions of some callers must not end the answers
-// to others.
+// An error that the server replied opens it, and so do failed calls in a row. One that ran out of time counts only if
+// the server has answered nothing since it was sent, and opens it only when that has lasted for maxSilence: slow
+// questions of some callers must not end the answers to others.
 type breaker struct {
 	open     atomic.Bool
 	failures atomic.Int32  // in a row
@@ -38,6 +39,7 @@ type breaker struct {
 	failing bool // of the probe
 	pause   time.Duration
 	due     time.Time // the next probe
+	closed  time.Time // for the last time
 
 	// Of the calls in a row that ran out of time: when the first was sent, and how many answers the server had given.
 	silentSince time.Time
@@ -84,20 +86,28 @@ type attempt struct {
 
 func (b *breaker) attempt(start time.Time) attempt { return attempt{start, b.answers.Load()} }
 
-// answered notes an answer, and reports whether the server is back.
-func (b *breaker) answered(wrote bool) (back bool) {
+// answered notes an answer.
+func (b *breaker) answered() {
 	b.answers.Add(1)
 	if b.failures.Load() != 0 {
 		b.failures.Store(0)
 	}
-	if !wrote || !b.open.Load() {
-		return false
-	}
+}
+
+// tried notes whether a server that has answered the probe does all that is asked of it, and reports whether it is
+// back.
+func (b *breaker) tried(err error) (back bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	back = b.open.Swap(false)
-	b.reason, b.silentSince = nil, time.Time{}
-	return back
+	if err != nil {
+		b.reason = err
+		b.failing = true
+		return false
+	}
+	b.reason = nil
+	b.silentSince = time.Time{}
+	b.closed = time.Now()
+	return b.open.Swap(false)
 }
 
 // failed notes a failure, and reports whether the server is away since then, which a silence makes it that is so long.
@@ -120,10 +130,15 @@ func (b *breaker) failed(a attempt, err error, silence time.Duration) (away bool
 		b.reason, b.failing = err, true
 		return false
 	}
-	if b.failures.Add(1) < maxFailures || silent && time.Since(b.silentSince) < silence {
+	if b.failures.Add(1) < maxFailures && !replied(err) || silent && time.Since(b.silentSince) < silence {
 		return false
 	}
-	b.reason, b.pause = err, minPause
+	b.reason = err
+	if time.Since(b.closed) > maxPause {
+		b.pause = minPause
+	} else { // a fault that comes and goes, such as too little memory
+		b.pause = min(2*b.pause, maxPause)
+	}
 	b.wait()
 	b.open.Store(true)
 	return true

@@ -21,8 +21,9 @@ import (
 type fake struct {
 	mu     sync.Mutex
 	behave func(ctx context.Context) error // nil: it answers
-	refuse bool
-	calls  [][]string // the names of each
+	refuse bool                            // questions
+	full   bool                            // so commands that write fail
+	calls  [][]string                      // the names of each
 }
 
 func (f *fake) be(behave func(context.Context) error) {
@@ -78,6 +79,9 @@ func (f *fake) process(ctx context.Context, cmd redis.Cmder) error {
 	if cmd.Name() == "del" {
 		return nil
 	}
+	if tried, ok := cmd.(*redis.Cmd); ok { // the commands of the scripts
+		return f.try(ctx, tried)
+	}
 	words := cmd.Args()
 	var names []string
 	for _, w := range words[3 : 3+words[2].(int)] {
@@ -99,6 +103,24 @@ func (f *fake) process(ctx context.Context, cmd redis.Cmder) error {
 	}
 	now := time.Now().UnixMicro()
 	cmd.(once).SetVal(string(appendWord(nil, now)) + strings.Repeat(answer, len(names)))
+	return nil
+}
+
+// try answers whether the commands of the scripts work.
+func (f *fake) try(ctx context.Context, cmd *redis.Cmd) error {
+	f.mu.Lock()
+	behave, full := f.behave, f.full
+	f.mu.Unlock()
+	if behave != nil {
+		if err := behave(ctx); err != nil {
+			cmd.SetErr(err)
+			return err
+		}
+	}
+	cmd.SetVal("")
+	if full {
+		cmd.SetVal("SET (OOM command not allowed)")
+	}
 	return nil
 }
 
@@ -158,6 +180,88 @@ func TestNobodyWaitsBeyondTheDeadline(t *testing.T) {
 						})
 					}
 					all.Wait()
+				})
+			})
+		}
+	}
+}
+
+// stopFor makes a store believe that its process was stopped for so long.
+func (s *Store) stopFor(d time.Duration) {
+	s.pauses.mu.Lock()
+	defer s.pauses.mu.Unlock()
+	s.pauses.last = s.pauses.last.Add(-d)
+}
+
+// A process that was stopped while it waited charges once more. It waits for that no longer than for a Timeout and the
+// time of the stop, and not beyond the deadline of the caller. What gives units back or reports them is sent once, also
+// if it shares a call with charges.
+func TestStoppedWhileItWaited(t *testing.T) {
+	const stop = 30 * time.Millisecond
+	for _, own := range []time.Duration{0, 5 * time.Millisecond, 95 * time.Millisecond, 110 * time.Millisecond} {
+		for _, callers := range []int{1, 2, 3, 60} {
+			t.Run(fmt.Sprint(own, callers), func(t *testing.T) {
+				inBubble(t, Config{Failure: Closed}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+					f.be(silent)
+					time.AfterFunc(60*time.Millisecond, func() { s.stopFor(stop) })
+					longest := 100*time.Millisecond + stop + s.pauses.step
+					if own > 0 {
+						longest = min(longest, own)
+					}
+					var all sync.WaitGroup
+					for i := range callers {
+						all.Go(func() {
+							ctx := t.Context()
+							if own > 0 {
+								deadline, cancel := context.WithTimeout(ctx, own)
+								defer cancel()
+								ctx = deadline
+							}
+							mode, n := step.Allow, int64(1)
+							switch i % 3 {
+							case 1:
+								mode, n = step.Settle, -1
+							case 2:
+								mode = step.Settle
+							}
+							c := cell(p, fmt.Sprint(i), n)
+							if c.N = n; n < 0 {
+								c.At, c.Source = time.Now().UnixMicro(), step.SourceStore
+							}
+							start := time.Now()
+							_, err := s.Ask(ctx, mode, []step.Cell{c})
+							took := time.Since(start)
+							most := longest
+							if mode == step.Settle { // whatever the caller's deadline
+								most = 100*time.Millisecond + stop + s.pauses.step
+							}
+							if err == nil || took > most {
+								t.Errorf("mode %d of %d took %v: %v", mode, n, took, err)
+							}
+						})
+					}
+					all.Wait()
+					time.Sleep(time.Second)
+					sent := make(map[string]int)
+					for _, names := range f.sent() {
+						for _, name := range names {
+							sent[name]++
+						}
+					}
+					for name, times := range sent {
+						i := 0
+						fmt.Sscanf(name, "headgate:{=%d}", &i)
+						most := 1
+						if i%3 == 0 { // a charge
+							most = 2
+						}
+						if times > most {
+							t.Errorf("caller %d was sent %d times", i, times)
+						}
+					}
+					if first := sent[string(s.names.AppendTag(nil, "0"))+suffix(p)]; own == 0 && callers < 3 && first != 2 {
+						t.Errorf("the charge was sent %d times", first)
+					}
 				})
 			})
 		}
@@ -248,7 +352,7 @@ func TestCancelled(t *testing.T) {
 }
 
 // While a server is silent, refuses connections or is full, it is soon not asked any more, but by one real question at a
-// time. What that was answered counts. Only an answer that has written ends it.
+// time. What that was answered counts. It ends when a probe was answered, whatever the answer, and the server writes.
 func TestBreaker(t *testing.T) {
 	full := failing(proto("OOM command not allowed when used memory > 'maxmemory'."))
 	for name, behave := range map[string]func(context.Context) error{"silent": silent, "refused": failing(errors.New("connection refused")), "full": full} {
@@ -279,21 +383,28 @@ func TestBreaker(t *testing.T) {
 					t.Errorf("%d probes in two seconds", probes)
 				}
 				f.be(nil)
-				f.mu.Lock()
-				f.refuse = true // as a full server does
-				f.mu.Unlock()
-				time.Sleep(maxPause * 5 / 4)
+				f.refuse = true
+				f.full = true
 				for range 3 {
-					if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore || s.Away() == nil {
-						t.Fatal(source, err, s.Away())
+					time.Sleep(maxPause * 5 / 4)
+					if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore {
+						t.Fatal(source, err)
 					}
-					synctest.Wait() // the probe has ended
+					if synctest.Wait(); s.Away() == nil || !strings.Contains(s.Away().Error(), "OOM") {
+						t.Fatal(s.Away())
+					}
+					if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceLocal {
+						t.Fatal(source, err)
+					}
 				}
-				f.mu.Lock()
-				f.refuse = false
-				f.mu.Unlock()
-				if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore || s.Away() != nil {
-					t.Fatal(source, err, s.Away())
+				time.Sleep(maxPause * 5 / 4)
+				f.full = false
+				c := []step.Cell{cell(p, "k", 1)}
+				if allowed, err := s.Ask(t.Context(), step.Allow, c); allowed || err != nil || c[0].Source != step.SourceStore {
+					t.Fatal(allowed, err, c)
+				}
+				if synctest.Wait(); s.Away() != nil {
+					t.Fatal(s.Away())
 				}
 				if len(changes) != 2 || changes[1] != nil {
 					t.Errorf("told %v", changes)
@@ -364,21 +475,6 @@ func TestBreakerForgives(t *testing.T) {
 	})
 }
 
-// A question about a hash slot that is moving fails alone.
-func TestErrorsOfAHashSlotAreNotThoseOfTheServer(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
-		for _, text := range []string{"MOVED 1 127.0.0.1:2", "ASK 1 127.0.0.1:2", "TRYAGAIN", "CLUSTERDOWN Hash slot not served"} {
-			f.be(failing(proto(text)))
-			for range 5 {
-				s.askFor(t.Context(), p, "k")
-			}
-		}
-		if err := s.Away(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // A server that counts alone admits a charge above its share as the whole share, and gives back no more than that.
 func TestRefundAboveTheShare(t *testing.T) {
 	inBubble(t, Config{Failure: Local, Servers: 4}, func(t *testing.T, f *fake, s *Store, _ *step.Policy) {
@@ -398,6 +494,22 @@ func TestRefundAboveTheShare(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A crowd is no outage: nobody is admitted without a question because too many wait.
+func TestTooManyWait(t *testing.T) {
+	for _, failure := range []Failure{Local, Open, Closed} {
+		inBubble(t, Config{Failure: failure}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+			s.servers.first.waiting = make([]*question, maxWaiting)
+			if source, err := s.askFor(t.Context(), p, "k"); !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("failure %d: decided by %v, %v", failure, source, err)
+			}
+			s.servers.first.waiting = nil
+			if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore || s.Away() != nil {
+				t.Errorf("failure %d: decided by %v, %v", failure, source, err)
+			}
+		})
+	}
 }
 
 func TestFailures(t *testing.T) {

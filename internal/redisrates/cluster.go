@@ -15,12 +15,17 @@ import (
 
 	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/within"
 )
 
 // servers are the server, or the masters of a Cluster.
 type servers struct {
-	cluster *redis.ClusterClient // nil: there is one server
+	cluster *redis.ClusterClient // nil: there is one address
 	known   atomic.Bool          // the client has loaded its table of masters
+
+	// slotted is that the server behind the one address checks hash slots: it is a server of a Cluster, or a service that
+	// hides one.
+	slotted atomic.Bool
 
 	// first is the only server, and stands for all masters until the table is loaded.
 	first server
@@ -29,14 +34,17 @@ type servers struct {
 	byAddress atomic.Pointer[map[string]*server]
 }
 
+// noSlot is the hash slot of questions to a server that has none.
+const noSlot = -1
+
 // of returns the server to which the client sends the commands of a key, and the hash slot. It makes no call.
 func (ss *servers) of(names *rediskey.Names, c *step.Cell) (to *server, hash int) {
-	if ss.cluster == nil {
-		return &ss.first, 0
+	if !ss.hasSlots() {
+		return &ss.first, noSlot
 	}
 	tag := names.AppendTag(make([]byte, 0, 64), c.Key.Reveal())
 	hash = rediskey.HashSlot(tag)
-	if !ss.known.Load() {
+	if ss.cluster == nil || !ss.known.Load() {
 		return &ss.first, hash
 	}
 	// Once the table is loaded, this only reads it, even while it is reloaded.
@@ -50,6 +58,9 @@ func (ss *servers) of(names *rediskey.Names, c *step.Cell) (to *server, hash int
 	}
 	return ss.add(address), hash
 }
+
+// hasSlots reports whether a call may have keys of one hash slot only.
+func (ss *servers) hasSlots() bool { return ss.cluster != nil || ss.slotted.Load() }
 
 func (ss *servers) masters() map[string]*server {
 	if m := ss.byAddress.Load(); m != nil {
@@ -85,6 +96,82 @@ func (ss *servers) all() []*server {
 	return slices.AppendSeq([]*server{&ss.first}, maps.Values(ss.masters()))
 }
 
+// A slotError is that of a question whose hash slot, or hash slots, a server did not serve: it has run nothing.
+type slotError struct {
+	error
+
+	deadline time.Time // of the question
+}
+
+func (e slotError) Unwrap() error { return e.error }
+
+// aboutSlot reports whether an error is about hash slots, and not about the server. Those that pass by themselves are
+// told only if they do not.
+func aboutSlot(err error) (is, passing bool) {
+	passing = says(err, "ASK ", "TRYAGAIN")
+	return passing || says(err, "MOVED ", "CROSSSLOT", "CLUSTERDOWN Hash slot not served"), passing
+}
+
+// maxPassing is for how long a hash slot may be about to move, before that is told.
+const maxPassing = time.Second
+
+// An elsewhere notes that a server does not serve some hash slots of which it is asked. Of their keys the failure
+// policy decides, of others the server. The zero value is ready to use.
+type elsewhere struct {
+	noted atomic.Bool // that there are any
+
+	mu     sync.Mutex
+	hashes map[int]bool
+	first  time.Time // that one was not served
+	last   time.Time
+	reason error // that was told
+}
+
+// failed notes an error about a hash slot, and reports whether it is to be told. That is once, whatever the slots.
+func (e *elsewhere) failed(hash int, err error, passing bool, now time.Time) (tell bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.reason == nil && now.Sub(e.last) > maxPassing {
+		e.first = now
+	}
+	e.last = now
+	if e.hashes == nil {
+		e.hashes = make(map[int]bool)
+	}
+	e.hashes[hash] = true
+	e.noted.Store(true)
+	if e.reason != nil || passing && now.Sub(e.first) < maxPassing {
+		return false
+	}
+	e.reason = err
+	return true
+}
+
+// answered notes an answer about a hash slot, and reports whether what was told is over: one that was not served is,
+// and none has failed for a while.
+func (e *elsewhere) answered(hash int, now time.Time) (over bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.hashes[hash] || now.Sub(e.last) < maxPassing {
+		return false
+	}
+	over = e.reason != nil
+	e.hashes = nil
+	e.reason = nil
+	e.noted.Store(false)
+	return over
+}
+
+// away returns what was told, or nil.
+func (e *elsewhere) away() error {
+	if !e.noted.Load() {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.reason
+}
+
 // A group is cells of one hash slot.
 type group struct {
 	hash  int
@@ -93,7 +180,7 @@ type group struct {
 }
 
 func (s *Store) groups(cells []step.Cell) (groups []group) {
-	if s.servers.cluster == nil {
+	if !s.servers.hasSlots() {
 		return []group{{cells: cells}}
 	}
 	for i := range cells {
@@ -126,19 +213,32 @@ func answers(cells []step.Cell, groups []group) {
 	}
 }
 
-// decide asks about cells, which may be in several hash slots.
+// decide asks about cells, which may be in several hash slots. The first time that the only server says that it has
+// hash slots, it has run nothing: it is asked again by hash slot, as it is from then on.
 func (s *Store) decide(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
-	if s.servers.cluster == nil || len(cells) == 1 {
+	hadSlots := s.servers.hasSlots()
+	allowed, err = s.askSlots(ctx, mode, cells)
+	var fault slotError
+	if hadSlots || !errors.As(err, &fault) {
+		return allowed, err
+	}
+	s.servers.slotted.Store(true)
+	return s.askSlots(within.By(ctx, fault.deadline), mode, cells)
+}
+
+// askSlots asks about cells of each hash slot: charges in turn, and what needs no other at the same time.
+func (s *Store) askSlots(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	if !s.servers.hasSlots() || len(cells) == 1 {
 		return s.ask(ctx, mode, cells)
 	}
 	groups := s.groups(cells)
-	if len(groups) == 1 {
+	switch {
+	case len(groups) == 1:
 		return s.ask(ctx, mode, cells)
+	case mode == step.Allow:
+		return s.inTurn(ctx, cells, groups)
 	}
-	if mode == step.Peek {
-		return s.askEach(ctx, mode, cells)
-	}
-	return s.inTurn(ctx, cells, groups)
+	return s.askEach(ctx, mode, cells)
 }
 
 // askEach asks about cells of each hash slot at the same time.

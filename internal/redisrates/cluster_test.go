@@ -2,8 +2,11 @@ package redisrates
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +66,96 @@ func TestClusterAllOrNothing(t *testing.T) {
 	}
 	if err := s.Check(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A server that checks hash slots, behind one address, decides everything for a client that knows of none: keys in several
+// hash slots in one call, and in one question.
+func TestHashSlotsBehindOneAddress(t *testing.T) {
+	c := redistest.StartCluster(t, 1, 0)
+	var changes atomic.Int64
+	s := open(t, Config{RefusalTTL: -1, Changed: func(error) { changes.Add(1) }}, c.Masters[0].Addr())
+	ps := s.limiter(t, "api", fixed(5, 400*24*time.Hour))
+	var bySource [8]atomic.Int64 // admitted
+	var all sync.WaitGroup
+	for range 32 {
+		all.Go(func() {
+			for range 60 {
+				cells := cells(ps, strconv.Itoa(rand.IntN(40)), 1)
+				if allowed, err := s.Ask(t.Context(), step.Allow, cells); err != nil {
+					t.Error(err)
+				} else if allowed {
+					bySource[cells[0].Source].Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range 40 {
+		for range 5 {
+			cells := cells(ps, strconv.Itoa(i), 1)
+			if allowed, _ := s.Ask(t.Context(), step.Allow, cells); allowed {
+				bySource[cells[0].Source].Add(1)
+			}
+		}
+	}
+	if n := bySource[step.SourceStore].Load(); n != 200 || bySource[step.SourceLocal].Load() > 0 || changes.Load() > 0 {
+		t.Errorf("%d admitted by the store, %d locally, told %d times", n, bySource[step.SourceLocal].Load(), changes.Load())
+	}
+	for _, mode := range []step.Mode{step.Allow, step.Peek, step.Settle, step.Reset} { // the first that it is asked
+		s := open(t, Config{Failure: Closed}, c.Masters[0].Addr())
+		ps := s.limiter(t, fmt.Sprint("several", mode), logOf(5, time.Hour))
+		several := append(cells(ps, "a", 3), cells(ps, "b", 3)...)
+		if allowed, err := s.Ask(t.Context(), mode, several); !allowed || err != nil {
+			t.Errorf("mode %d: %v, %v", mode, allowed, err)
+		}
+	}
+}
+
+// A client of one server of a Cluster has the keys of that server decided there. That the others are not is told once,
+// until one of them is.
+func TestOneServerOfACluster(t *testing.T) {
+	c := redistest.StartCluster(t, 2, 0)
+	told := make(chan error, 1000)
+	s := open(t, Config{Changed: func(err error) { told <- err }}, c.Masters[0].Addr())
+	ps := s.limiter(t, "api", bucket(1_000_000, 24*time.Hour))
+	ask := func(span time.Duration) {
+		for start := time.Now(); time.Since(start) < span; <-time.After(5 * time.Millisecond) {
+			var all sync.WaitGroup
+			for i := range 10 {
+				all.Go(func() {
+					name := s.names.AppendTag(nil, strconv.Itoa(i))
+					want := step.SourceStore
+					if c.Owner(string(name)) != c.Masters[0] {
+						want = step.SourceLocal
+					}
+					if source, err := s.askFor(t.Context(), &ps[0], strconv.Itoa(i)); err != nil || source != want {
+						t.Errorf("key %d is decided by %v, not %v: %v", i, source, want, err)
+					}
+				})
+			}
+			all.Wait()
+		}
+	}
+	ask(1500 * time.Millisecond)
+	if len(told) != 1 || !strings.Contains(fmt.Sprint(<-told), "MOVED") || s.Away() == nil {
+		t.Errorf("told %d times more; away: %v", len(told), s.Away())
+	}
+	id, err := c.Masters[0].Do("CLUSTER", "MYID")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10 {
+		slot := strconv.Itoa(rediskey.HashSlot(s.names.AppendTag(nil, strconv.Itoa(i))))
+		for _, node := range c.Masters {
+			if _, err := node.Do("CLUSTER", "SETSLOT", slot, "NODE", id.(string)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	ask(1500 * time.Millisecond)
+	if len(told) != 1 || <-told != nil || s.Away() != nil {
+		t.Errorf("told %d times more; away: %v", len(told), s.Away())
 	}
 }
 

@@ -84,7 +84,9 @@ for i = 1, #KEYS do
         if used > ahead then clock, used = clock + step, used - step end -- a window that has begun has begun
         kept = counted == 0 and (clock + used) % grid + cost < grid
       end
-      if not kept then sound = #v > 0 and #v < 17 and string.find(v, '^[1-9]%d*$') end -- or INCRBY finds out
+      if not kept then -- or INCRBY finds out
+        sound = #v > 0 and #v < 17 and string.find(v, '^[1-9]%d*$') and tonumber(v) <= 9007199254740991
+      end
       if #v < 16 and sound then answer = string.rep('0', 16 - #v) .. v end
     end
     admitted = used + cost <= full
@@ -106,7 +108,8 @@ for i = 1, #KEYS do
       local from, full, newest = 1, 0, 0
       if #v == 14 + 7 * counts then from, full, newest = read('>I7I7I7', v) end
       local age = now - from
-      if from == 1 or first == 0 and from % span > 0 then
+      local aligned = first == 1 or from % span == 0
+      if from == 1 or not aligned or newest > full or full > 9007199254740991 or from > 9007199254740991 then
         sound = false
       elseif age < -counts * span then -- the clock was ahead: nothing is left as of now
         if trail > 0 then full = full + read('>I7', v, 8 + 7 * counts) end
@@ -120,6 +123,7 @@ for i = 1, #KEYS do
         local passed = floor(age / span)
         start, sum = from + passed * span, full
         for k = inner - passed, inner - 1 do sum = sum - read('>I7', v, 15 + 7 * k) end
+        sound = sum >= 0
         old = read('>I7', v, 15 + 7 * (inner - passed))
         behind = string.rep('\0\0\0\0\0\0\0', passed - 1) .. string.sub(v, 15, 14 + 7 * (counts - passed))
       end
@@ -153,8 +157,8 @@ for i = 1, #KEYS do
     local live, gone, latest, kept = 0, 0, now, false
     if v then
       live = #v / 7
-      if live > 0 and live % 1 == 0 and live <= 1024 then
-        latest = read('>I7', v, #v - 6)
+      if live > 0 and live % 1 == 0 and live <= 1024 then latest = read('>I7', v, #v - 6) else sound = false end
+      if sound and latest <= 9007199254740991 then
         kept = latest - latest % grid > now - grid and counted == 0
         latest = max(latest, now)
         local cut = latest - period -- what is not later has expired

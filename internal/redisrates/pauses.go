@@ -11,15 +11,17 @@ const looks = 8
 
 // A pauses notices that this process itself was stopped: by a debugger, a virtual machine that moves, or a machine
 // that is overloaded. It looks at the clock in short steps. If one took twice as long as it should, an answer that did
-// not come may be the fault of this process. It looks for two Timeouts after a call was sent.
+// not come may be the fault of this process, and the time of the stop is no part of a Timeout. It looks for two
+// Timeouts after a call was sent.
 type pauses struct {
 	step time.Duration
 	left atomic.Int32 // looks before it rests
 
-	mu    sync.Mutex
-	last  time.Time // of the looks
-	ended time.Time // of the latest pause
-	timer *time.Timer
+	mu     sync.Mutex
+	last   time.Time // of the looks
+	ended  time.Time // of the latest stop
+	length time.Duration
+	timer  *time.Timer
 }
 
 // watch is called before anything whose time is bounded.
@@ -51,18 +53,21 @@ func (p *pauses) tick() {
 
 func (p *pauses) look() {
 	now := time.Now()
-	if now.Sub(p.last) >= 2*p.step {
+	passed := now.Sub(p.last)
+	if passed >= 2*p.step {
 		p.ended = now
+		p.length = passed - p.step
 	}
 	p.last = now
 }
 
-// since reports whether this process was stopped after a time at which it was watched.
-func (p *pauses) since(start time.Time) bool {
+// since returns for how long this process was stopped after a time at which it was watched. A step of that is not
+// counted, as nobody knows when in it the stop began.
+func (p *pauses) since(start time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.left.Load() > 0 {
 		p.look()
 	}
-	return p.ended.After(start)
+	return max(min(p.length, p.ended.Sub(start)), 0)
 }

@@ -43,19 +43,20 @@ var (
 type question struct {
 	mode    step.Mode
 	cells   []step.Cell
-	hash    int // slot of a Cluster
+	hash    int // slot, or noSlot
 	weight  int
 	allowed bool
 	err     error
 
 	start, deadline time.Time
+	callerDeadline  time.Time   // of the caller's context; zero: none
 	done            chan signal // with room for both: each is sent at most once
 	alone           [1]*question
 	room            [2]step.Cell
 
 	// The lock of the server guards the rest.
 	dropped       bool // nobody waits for the answer
-	again         bool // it got a second Timeout, since this process was stopped
+	extended      bool // by the time for which this process was stopped
 	watched       bool // in the list of the server
 	before, after *question
 }
@@ -90,7 +91,8 @@ func (s *Store) free(q *question) {
 // A server is one of the servers that have the state: what waits for it, and whether it answers. One that is slow or
 // away delays only its own keys. The zero value is ready to use.
 type server struct {
-	breaker breaker
+	breaker   breaker
+	elsewhere elsewhere
 
 	mu       sync.Mutex
 	inFlight int // calls
@@ -114,6 +116,7 @@ func (s *Store) submit(ctx context.Context, to *server, q *question) error {
 	s.pauses.watch(q.start)
 	timeout := s.timeout
 	if d, ok := ctx.Deadline(); ok {
+		q.callerDeadline = d
 		timeout = min(timeout, d.Sub(q.start))
 	}
 	if d, ok := within.When(ctx); ok {
@@ -164,25 +167,35 @@ func (s *Store) await(ctx context.Context, to *server, q *question, watched bool
 	if watched && done == nil { // a select takes longer
 		return q.wake(<-q.done)
 	}
+	var timer *time.Timer
 	var alarm <-chan time.Time
 	if !watched {
-		timer := time.NewTimer(time.Until(q.deadline))
+		to.mu.Lock() // the call that it is in may extend it
+		timer = time.NewTimer(time.Until(q.deadline))
+		to.mu.Unlock()
 		defer timer.Stop()
 		alarm = timer.C
 	}
-	err := errLate
-	select {
-	case signal := <-q.done:
-		return q.wake(signal)
-	case <-alarm:
-	case <-done:
-		err = ctx.Err()
+	for {
+		err := errLate
+		select {
+		case signal := <-q.done:
+			return q.wake(signal)
+		case <-alarm:
+		case <-done:
+			err = ctx.Err()
+		}
+		to.mu.Lock()
+		if errors.Is(err, errLate) && s.extend(to, q, time.Now()) {
+			timer.Reset(time.Until(q.deadline))
+			to.mu.Unlock()
+			continue
+		}
+		to.unwatch(q)
+		q.dropped = true
+		to.mu.Unlock()
+		return err
 	}
-	to.mu.Lock()
-	defer to.mu.Unlock()
-	to.unwatch(q)
-	q.dropped = true
-	return err
 }
 
 func (q *question) wake(s signal) error {
@@ -210,31 +223,48 @@ func (s *Store) drain(to *server, batch []*question) {
 	}
 }
 
-// probe asks a server that was away.
+// probe asks a server that was away. If it answers, it is used again as soon as it runs all commands of the scripts:
+// the question may be one that a server refuses which cannot write.
 func (s *Store) probe(to *server, batch []*question) {
 	defer to.breaker.release()
+	name := string(s.names.AppendTag(nil, batch[0].cells[0].Key.Reveal())) + ":probe" // of the same master
 	now := time.Now()
-	s.call(to, batch, now, now.Add(s.timeout))
+	if !s.call(to, batch, now, now.Add(s.timeout)) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
+	defer cancel()
+	if to.breaker.tried(tryCommands(ctx, s.client, name)) {
+		s.changed(nil)
+	}
 }
 
-// call asks questions, and gives each its answer or error, by the deadline. It asks once more if there was no answer while
-// this process itself was stopped.
-func (s *Store) call(to *server, batch []*question, start, deadline time.Time) {
+// call asks questions, and gives each its answer or error, by the deadline. If there was no answer while this process
+// itself was stopped, it charges once more: that may charge twice, and less is admitted. What gives units back, or
+// reports them, is never sent again, as it would make room that is not there. It reports whether the server works.
+func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (works bool) {
 	attempt := to.breaker.attempt(start)
 	err, failure := s.send(deadline, batch)
-	if outOfTime(failure) && s.pauses.since(start) {
+	silent := outOfTime(failure) && s.pauses.since(start) > 0
+	if silent {
 		now := time.Now()
-		s.pauses.watch(now)
-		attempt = to.breaker.attempt(now)
-		err, failure = s.send(now.Add(s.timeout), batch)
+		if again, deadline := s.sentAgain(to, batch, now); len(again) > 0 {
+			s.pauses.watch(now)
+			silent = false
+			attempt = to.breaker.attempt(now)
+			err, failure = s.send(deadline, again)
+		}
 	}
 	switch {
+	case silent: // which says nothing of the server
 	case failure == nil:
-		if to.breaker.answered(wrote(batch)) {
-			s.changed(nil)
-		}
-	case !noConnection(failure) && to.breaker.failed(attempt, failure, maxSilence*s.timeout):
+		works = true
+		to.breaker.answered()
+	case to.breaker.failed(attempt, failure, maxSilence*s.timeout):
 		s.changed(failure)
+	}
+	if err != nil || to.elsewhere.noted.Load() {
+		s.noteSlots(to, batch)
 	}
 	s.called(store.Call{Questions: len(batch), Took: time.Since(start), Err: err})
 	to.mu.Lock()
@@ -245,21 +275,64 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) {
 	for _, q := range batch {
 		q.done <- answered
 	}
+	return works
 }
 
-// wrote reports whether an answer shows that the server can write.
-func wrote(batch []*question) bool {
+// noteSlots notes which hash slots a server serves, as far as it has said.
+func (s *Store) noteSlots(to *server, batch []*question) {
+	now := time.Now()
 	for _, q := range batch {
-		if q.err != nil || q.mode == step.Peek || q.mode == step.Allow && !q.allowed {
+		is, passing := aboutSlot(q.err)
+		switch {
+		case is:
+			passing = passing || s.servers.cluster != nil // whose client has followed it
+			if q.hash != noSlot && to.elsewhere.failed(q.hash, q.err, passing, now) {
+				s.changed(q.err)
+			}
+			q.err = slotError{q.err, q.deadline}
+		case q.err == nil && to.elsewhere.answered(q.hash, now):
+			s.changed(nil)
+		}
+	}
+}
+
+// sentAgain returns the questions of a call that are to be sent again after this process was stopped, and until when
+// the last of them waits.
+func (s *Store) sentAgain(to *server, batch []*question, now time.Time) (again []*question, deadline time.Time) {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	for _, q := range batch {
+		if q.mode == step.Settle || q.dropped {
 			continue
 		}
-		for i := range q.cells {
-			if q.cells[i].N > 0 {
-				return true
+		if q.extended && q.deadline.After(now) || s.extend(to, q, now) {
+			again = append(again, q)
+			if q.deadline.After(deadline) {
+				deadline = q.deadline
 			}
 		}
 	}
-	return false
+	return again, deadline
+}
+
+// extend gives a question the time for which this process was stopped since it was asked, once, and no more than its
+// caller has. It reports whether that is left. The server is locked.
+func (s *Store) extend(to *server, q *question, now time.Time) bool {
+	deadline := q.deadline.Add(s.pauses.since(q.start))
+	if !q.callerDeadline.IsZero() && q.callerDeadline.Before(deadline) {
+		deadline = q.callerDeadline
+	}
+	if q.extended || !deadline.After(now) || !deadline.After(q.deadline) {
+		return false
+	}
+	watched := q.watched
+	to.unwatch(q)
+	q.extended = true
+	q.deadline = deadline
+	if watched {
+		to.insert(q)
+	}
+	return true
 }
 
 // gather lets callers that were just answered ask again, so that the next call carries more, of which the server has
@@ -316,19 +389,37 @@ func (s *Store) watch(to *server, q *question) bool {
 	if to.last != nil && to.last.deadline.Sub(q.deadline) > s.timeout/100 {
 		return false
 	}
-	q.watched, q.before = true, to.last
-	if to.last != nil {
-		to.last.after = q
-		to.last = q
+	to.insert(q)
+	if to.first != q {
 		return true
 	}
-	to.first, to.last = q, q
 	if to.alarm == nil {
 		to.alarm = time.AfterFunc(time.Until(q.deadline), func() { s.ring(to) })
 	} else {
 		to.alarm.Reset(time.Until(q.deadline))
 	}
 	return true
+}
+
+// insert puts a question into the list, behind those that are due before: nearly always, that is all.
+func (to *server) insert(q *question) {
+	q.watched = true
+	q.before = to.last
+	for q.before != nil && q.before.deadline.After(q.deadline) {
+		q.before = q.before.before
+	}
+	if q.before != nil {
+		q.after = q.before.after
+		q.before.after = q
+	} else {
+		q.after = to.first
+		to.first = q
+	}
+	if q.after != nil {
+		q.after.before = q
+	} else {
+		to.last = q
+	}
 }
 
 // unwatch forgets a question. The alarm stays: it rings once for nobody.
@@ -355,12 +446,10 @@ func (s *Store) ring(to *server) {
 	defer to.mu.Unlock()
 	now := time.Now()
 	for q := to.first; q != nil && !q.deadline.After(now); q = to.first {
-		to.unwatch(q)
-		if !q.again && s.pauses.since(q.start) {
-			q.again, q.deadline = true, now.Add(s.timeout)
-			s.watch(to, q)
+		if s.extend(to, q, now) {
 			continue
 		}
+		to.unwatch(q)
 		q.dropped = true
 		q.done <- late
 	}

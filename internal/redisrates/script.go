@@ -101,7 +101,7 @@ func sorted(batch []*question) (runs []run) {
 	return runs
 }
 
-// pipeline makes several runs in one round trip. The server works if it has answered any.
+// pipeline makes several runs in one round trip.
 func (s *Store) pipeline(ctx context.Context, runs []run) (err, failure error) {
 	pipe := s.client.Pipeline()
 	cmds, cs := make([]once, len(runs)), make([]*call, len(runs))
@@ -112,15 +112,23 @@ func (s *Store) pipeline(ctx context.Context, runs []run) (err, failure error) {
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	faults := make([]error, len(runs))
-	answered := false
 	for i, r := range runs {
 		faults[i] = s.finishRun(ctx, r, cs[i], cmds[i].Val(), cmds[i].Err())
-		answered = answered || serverFailure(faults[i]) == nil
 	}
-	if err = errors.Join(faults...); !answered {
-		failure = serverFailure(err)
+	// An error that the server replied to any of the runs says more of it than an answer to another: one that is full
+	// answers peeks. Silence says less.
+	answered := false
+	for _, fault := range faults {
+		fault = serverFailure(fault)
+		answered = answered || fault == nil
+		if failure == nil || !replied(failure) && replied(fault) {
+			failure = fault
+		}
 	}
-	return err, failure
+	if answered && !replied(failure) {
+		failure = nil
+	}
+	return errors.Join(faults...), failure
 }
 
 const (
@@ -183,19 +191,20 @@ func (s *Store) delete(ctx context.Context, cells []step.Cell) error {
 
 // serverFailure returns what an error says of the server: nothing if it is about a hash slot only.
 func serverFailure(err error) error {
-	if says(err, "CLUSTERDOWN Hash slot not served", "MOVED", "ASK", "TRYAGAIN", "CROSSSLOT") {
+	if is, _ := aboutSlot(err); is {
 		return nil
 	}
 	return err
 }
 
-// noConnection reports whether there was no connection to be had, which says nothing of the server.
-func noConnection(err error) bool {
-	return errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted)
-}
-
 // wrapped is what Redis 6.2 puts before the error of a command that a script runs. Later versions put something behind.
 var wrapped = regexp.MustCompile(`^(?:ERR Error running script \(call to \w+\): )?(?:@user_script: ?\d+: )+-?`)
+
+// replied reports whether an error is what a server replied.
+func replied(err error) bool {
+	var reply redis.Error
+	return errors.As(err, &reply)
+}
 
 // says reports whether a server replied with an error that begins with one of the prefixes.
 func says(err error, prefixes ...string) bool {

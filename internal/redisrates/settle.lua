@@ -42,7 +42,7 @@ for i = 1, #KEYS do
     local clock = rate and floor(now * rate) or floor(now / span) * step
     local used, ahead, counts = 0, false, false -- counts: the value is of a window that is now, or that has begun
     if v then
-      sound = #v > 0 and #v < 17 and find(v, '^[1-9]%d*$')
+      sound = #v > 0 and #v < 17 and find(v, '^[1-9]%d*$') and tonumber(v) <= 9007199254740991
       used = sound and v - clock or 0
       if not rate and used >= step and used < 2 * step then clock, used = clock + step, used - step end
       counts, used = sound and not rate and used >= 0, max(used, 0)
@@ -71,7 +71,12 @@ for i = 1, #KEYS do
     if v then
       local from = #v == 14 + 7 * counts and read('>I7', v) or 1
       local passed = max(floor((now - from) / span), 0)
-      if from == 1 or first == 0 and from % span > 0 then
+      local held = 0
+      if from ~= 1 then
+        for k = 0, inner - 1 do held = held + read('>I7', v, 15 + 7 * k) end
+      end
+      local aligned = first == 1 or from % span == 0
+      if from == 1 or not aligned or held ~= read('>I7', v, 8) or max(from, held) > 9007199254740991 then
         sound = false
       elseif now - from < -counts * span then -- the clock was ahead: nothing is left as of now
         for k = 0, counts - 1 do list[0] = list[0] + read('>I7', v, 15 + 7 * k) end
@@ -101,7 +106,7 @@ for i = 1, #KEYS do
     local back, more, charged, limit, period, grid = read('>I7I7I7I7I7I7', cells, 71 * i - 69)
     local log, latest, changed = '', now, false
     if v then
-      sound = #v > 0 and #v % 7 == 0 and #v <= 7168
+      sound = #v > 0 and #v % 7 == 0 and #v <= 7168 and read('>I7', v, #v - 6) <= 9007199254740991
       if sound then
         local gone = 0
         latest = max(latest, read('>I7', v, #v - 6))

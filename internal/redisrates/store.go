@@ -3,6 +3,7 @@
 package redisrates
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +124,7 @@ func (s *Store) Client() redis.UniversalClient { return s.client }
 // Away returns why a server is not asked at the moment, or nil. It makes no call.
 func (s *Store) Away() error {
 	for _, server := range s.servers.all() {
-		if err := server.breaker.away(); err != nil {
+		if err := cmp.Or(server.breaker.away(), server.elsewhere.away()); err != nil {
 			return err
 		}
 	}
@@ -287,7 +288,7 @@ func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, er
 		if by, ok := within.When(ctx); ok && report { // which a store of this process can take, too
 			sent = within.By(sent, by)
 		}
-		fits, err := s.askEach(sent, step.Settle, there)
+		fits, err := s.decide(sent, step.Settle, there)
 		if err != nil && report {
 			fits, err = s.decideAway(ctx, step.Settle, there, err)
 		} else if err != nil {
@@ -312,17 +313,29 @@ func (s *Store) reset(ctx context.Context, cells []step.Cell) error {
 	}
 	call, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	err := s.deleteAll(call, cells)
+	if is, _ := aboutSlot(err); is && !s.servers.hasSlots() { // as in decide
+		s.servers.slotted.Store(true)
+		err = s.deleteAll(call, cells)
+	}
+	if own := ctx.Err(); own != nil {
+		return own
+	}
+	if err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// deleteAll deletes the values of cells, of one hash slot after the other.
+func (s *Store) deleteAll(ctx context.Context, cells []step.Cell) error {
 	for _, group := range s.groups(cells) {
 		to, _ := s.servers.of(s.names, &group.cells[0])
-		err := errAway
-		if !to.breaker.open.Load() {
-			err = s.delete(call, group.cells)
+		if to.breaker.open.Load() {
+			return errAway
 		}
-		if own := ctx.Err(); own != nil {
-			return own
-		}
-		if err != nil {
-			return unavailable(err)
+		if err := s.delete(ctx, group.cells); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -127,6 +127,8 @@ var (
 	errOtherWindow = errors.New("headgate: the clock of Redis shows another window of a calendar than was asked about")
 
 	errForeign = errors.New("headgate: Redis has a value under the name of a limit that is none of headgate's: delete it")
+
+	errDamaged = errors.New("headgate: Redis has a value of a limit whose numbers contradict each other: delete it")
 )
 
 // take returns the next n bytes, or zeros if they are missing.
@@ -159,6 +161,9 @@ const (
 func (s *Store) finish(batch []*question, text string) error {
 	r := reply(text)
 	now := r.word()
+	if now > step.MaxInt {
+		return errReply
+	}
 	for _, q := range batch {
 		q.allowed, q.err = true, nil
 		for i := range q.cells {
@@ -173,7 +178,7 @@ func (s *Store) finish(batch []*question, text string) error {
 			}
 			if c.Short != undecided {
 				c.At, c.Source = now, step.SourceStore
-			} else if c.Policy.Kept.(*policy).calendar() { // or its value is foreign
+			} else if c.Policy.Kept.(*policy).calendar() && !errors.Is(q.err, errDamaged) { // or its value is foreign
 				q.err = errOtherWindow
 				s.ahead.Store(now - time.Now().UnixMicro())
 			}
@@ -202,7 +207,11 @@ func (q *question) answer(c *step.Cell, now int64, r *reply) {
 		q.answerLog(c, now, flags, r, charge)
 	} else {
 		var room [16]int64
-		state := p.state(c, room[:], now, flags, r)
+		state, sound := p.state(c, room[:], now, flags, r)
+		if !sound {
+			q.err = errDamaged
+			return
+		}
 		if !c.Take(state, now, charge) && flags&cellAdmits != 0 {
 			c.Short, c.RetryAfter = 0, 0 // rounded doubles of the script can admit what is 1e-16 of a unit too much
 		}
@@ -212,60 +221,93 @@ func (q *question) answer(c *step.Cell, now int64, r *reply) {
 	}
 }
 
-// state returns the state of a level or a window as it was before.
-func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *reply) []int64 {
+// state returns the state of a level or a window as it was before. It is not sound if no script can have written it:
+// the script itself looks only at the numbers that it needs.
+func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *reply) (state []int64, sound bool) {
 	if p.Algorithm == level {
 		state := room[:2]
-		if flags&cellNew == 0 {
-			c.Policy.SetLevel(state, now, digits(r.take(levelDigits)))
+		if flags&cellNew != 0 {
+			return state, true
 		}
-		return state
+		level, sound := digits(r.take(levelDigits))
+		if sound {
+			c.Policy.SetLevel(state, now, level)
+		}
+		return state, sound
 	}
 	size, _ := c.Policy.Lengths()
-	state := append(room[:0], make([]int64, size)...)
+	state = append(room[:0], make([]int64, size)...)
 	if flags&cellNew != 0 {
-		return state
+		return state, true
 	}
 	start, total := r.word(), r.word()
-	counts := state[2:]
+	counts, sum := state[2:], int64(0)
 	for i := range p.size/wordBytes - 2 {
-		if n := r.word(); i < len(counts) {
+		n := r.word()
+		if i < len(counts) {
 			counts[i] = n
 		}
+		if i < int(p.Inside) {
+			sum += n
+		} else if n > step.MaxInt {
+			return state, false
+		}
 	}
+	aligned := c.Policy.FromFirst || start%p.Length == 0
+	sound = aligned && sum == total && max(start, total) <= step.MaxInt
 	if len(counts) > 0 {
 		total += counts[len(counts)-1]
 	}
-	c.Policy.SetWindow(state, start, total)
-	return state
+	if sound {
+		c.Policy.SetWindow(state, start, total)
+	}
+	return state, sound
 }
 
 // levelDigits is the length of a level in replies.
 const levelDigits = 16
 
-func digits(s string) (x int64) {
+func digits(s string) (x int64, sound bool) {
 	for i := range len(s) {
-		x = 10*x + int64(s[i]-'0')
+		digit := s[i] - '0'
+		if digit > 9 {
+			return 0, false
+		}
+		x = 10*x + int64(digit)
 	}
-	return x
+	return x, x <= step.MaxInt
 }
 
-func (r *reply) log() step.Log {
-	return step.Log{Live: r.word(), Next: r.word(), Last: r.word(), Wait: r.word()}
+// log reads what a script says of a log. It is not sound if the instants are not those of one that was in order.
+func (r *reply) log(c *step.Cell, now int64) (l step.Log, sound bool) {
+	l = step.Log{Live: r.word(), Next: r.word(), Last: r.word(), Wait: r.word()}
+	if l.Live == 0 {
+		return step.Log{}, true
+	}
+	from := now - c.Policy.Period
+	inside := l.Next > from && l.Next <= l.Last && l.Last <= now+c.Policy.Period
+	asked, limit := c.Asked(), c.Policy.Capacity()
+	waits := asked > limit || l.Live+asked <= limit || l.Wait > from && l.Wait <= l.Last
+	return l, inside && waits && l.Live <= step.MaxLog
 }
 
 // answerLog is answer for a log, of which the script has read what is asked.
 func (q *question) answerLog(c *step.Cell, now int64, flags byte, r *reply, charge bool) {
 	var before, denied step.Log
+	sound, deniedSound := true, true
 	if flags&cellNew == 0 {
-		before = r.log()
+		before, sound = r.log(c, now)
 	}
 	counts := c.Policy.CountDenied
 	switch {
 	case counts && flags&cellNew != 0:
 		denied = step.Log{Live: min(c.Asked(), step.MaxLog), Next: now, Last: now, Wait: now}
 	case counts:
-		denied = r.log()
+		denied, deniedSound = r.log(c, now)
+	}
+	if !sound || !deniedSound {
+		q.err = errDamaged
+		return
 	}
 	c.ReadLog(before, now, charge)
 	if !q.allowed && counts && c.N > 0 {
@@ -283,12 +325,23 @@ func (q *question) settled(c *step.Cell, now int64, r *reply) {
 		q.err, c.Short = cmp.Or(q.err, errForeign), undecided
 	case p.Algorithm == log:
 		n, room := c.N, max(c.Policy.Capacity()-r.word(), 0)
-		c.N = 1
-		c.ReadLog(r.log(), now, false)
-		c.N, c.Short = n, max(n-room, 0)
+		c.N = 1 // the reading is about one more
+		after, sound := r.log(c, now)
+		if sound {
+			c.ReadLog(after, now, false)
+		} else {
+			q.err = errDamaged
+		}
+		c.N = n
+		c.Short = max(n-room, 0)
 	default:
 		var room [16]int64
-		c.Settle(p.state(c, room[:], now, flags, r), now)
+		state, sound := p.state(c, room[:], now, flags, r)
+		if !sound {
+			q.err = errDamaged
+			return
+		}
+		c.Settle(state, now)
 	}
 	q.allowed = q.allowed && c.Short == 0
 }
