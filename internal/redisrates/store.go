@@ -222,9 +222,9 @@ func counted(cells []step.Cell) bool {
 }
 
 // ask asks about cells of one hash slot. If the server's clock shows another window of a calendar than the two of which it
-// was told, it has left cells alone, and is asked once more about them.
+// was told, it has left cells alone, and is asked once more about them, in the same time.
 func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
-	allowed, err = s.askOnce(ctx, mode, cells)
+	allowed, deadline, err := s.askOnce(ctx, mode, cells)
 	if !errors.Is(err, errOtherWindow) {
 		return allowed, err
 	}
@@ -234,7 +234,7 @@ func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (all
 			leftAlone = append(leftAlone, cells[i])
 		}
 	}
-	allowed, err = s.askOnce(ctx, mode, leftAlone)
+	allowed, _, err = s.askOnce(within.By(ctx, deadline), mode, leftAlone)
 	if errors.Is(err, errOtherWindow) {
 		err = errForeign
 	}
@@ -248,18 +248,20 @@ func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (all
 	return allowed, err
 }
 
-func (s *Store) askOnce(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+// askOnce makes one question of the cells, which is to be answered by the deadline.
+func (s *Store) askOnce(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, deadline time.Time, err error) {
 	q := s.newQuestion(mode, cells)
 	to, hash := s.servers.of(s.names, &cells[0])
 	q.hash = hash
 	err = s.submit(ctx, to, q)
 	if err != nil && !errors.Is(err, errOtherWindow) {
-		return false, err // it may be in flight
+		return false, deadline, err // it may be in flight
 	}
 	copy(cells, q.cells)
 	allowed = q.allowed
+	deadline = q.deadline
 	s.free(q)
-	return allowed, err
+	return allowed, deadline, err
 }
 
 // settle corrects charges where they were made. Each is sent once, even if the context has ended: one that is not
