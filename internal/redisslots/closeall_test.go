@@ -130,3 +130,18 @@ func TestNoFalseSuccess(t *testing.T) {
 		})
 	}
 }
+
+// Who closes all sockets of a key need not hold any, nor need anybody else, for a process that was killed to be taken for
+// dead.
+func TestCloseAllOfTheKilled(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	killed, closer := join(t, brief(time.Second), server.Addr()), join(t, brief(time.Second), server.Addr())
+	killed.take(t, "anna")
+	if err := killed.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, silent, err := closer.closeAll(t, "anna", true); err != nil || len(silent) > 0 {
+		t.Error(silent, "are awaited for ever", err)
+	}
+}

@@ -192,6 +192,9 @@ func (s *Store) Announce(ctx context.Context, n slots.Notice, heard func(string)
 	for _, h := range a.awaited {
 		a.post.To = append(a.post.To, h.ID)
 	}
+	if len(a.awaited) > 0 {
+		s.Watch() // one of them may have been killed while nobody else beats
+	}
 	if a.text, err = s.post(ctx, &a.post, a.start, n.All); err != nil {
 		return counts(a.awaited), err
 	}

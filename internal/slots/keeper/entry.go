@@ -11,20 +11,21 @@ import (
 
 // An entry is what this process knows of a key. Its phases, and what changes them:
 //
-//	phase  | meaning                   | due              | sent in a batch | answered                    | failed
-//	-------|---------------------------|------------------|-----------------|-----------------------------|-------------------
-//	idle   | nothing is on its way     | -> queued,urgent |                 |                             |
-//	queued | is to be stated soon      | -> urgent        | -> sent         |                             | -> idle: stalled
-//	urgent | first: somebody waits     |                  | -> sent         |                             | -> idle: stalled
-//	sent   | a statement is on its way |                  |                 | -> idle, or queued if due   | -> idle, not known
+//	phase  | meaning                   | to be stated | sent in a batch | answered                  | failed
+//	-------|---------------------------|--------------|-----------------|---------------------------|-------------------
+//	idle   | nothing is on its way     | -> queued    |                 |                           |
+//	queued | is to be stated           |              | -> sent         |                           | -> idle: stalled
+//	sent   | a statement is on its way |              |                 | -> idle, or queued if due | -> idle, not known
 //
-// An entry is due if the server is not known to have what is held (differs), or if somebody is ready to ask. Beats make
-// it due again from time to time (see sweep). In a stalled shard, or in a process that is away, nothing is
-// queued: the Failure decides for who is ready to ask, and the next beat that is answered states what differs.
+// An entry is due if the server is not known to have what is held (differs), or if somebody is ready to ask. It stands in
+// a queue for each of these reasons, and is sent when it is the first in one. Beats have it stated again from time to time
+// (see sweep): that is a third queue. In a stalled shard, or in a process that is away, nothing is queued: the Failure
+// decides for who is ready to ask, and the next beat that is answered states what differs.
 type entry struct {
 	entryKey
-	shard *shard
-	phase phase
+	shard  *shard
+	phase  phase
+	queues [needs]bool // whether it stands in each queue, perhaps since before it was sent
 
 	held    int64     // slots that this process holds: the truth
 	acked   Field     // what the server had by its last answer
@@ -49,18 +50,26 @@ type phase uint8
 const (
 	idle phase = iota
 	queued
-	urgent
 	sent
+)
+
+// A need is why an entry is to be stated. There is a queue for each.
+type need uint8
+
+const (
+	again  need = iota // the server has it, unless it has lost it
+	owed               // the server may count more than is held, or less
+	urgent             // somebody waits for the answer
+	needs              // how many there are
 )
 
 // A shard is the entries that fail together.
 type shard struct {
 	number int
-	urgent []*entry // to be stated first: somebody waits for the answer
-	queued []*entry // to be stated
-	calls  int      // that are in flight
-	failed int      // calls in a row; from maxFailed on, nothing is sent until a beat is answered
-	reason error    // why nothing is, or was until that beat; nil: calls are answered
+	queues [needs][]*entry // of those that are to be stated
+	calls  int             // that are in flight
+	failed int             // calls in a row; from maxFailed on, nothing is sent until a beat is answered
+	reason error           // why nothing is, or was until that beat; nil: calls are answered
 }
 
 func (sh *shard) stalled() bool { return sh.failed >= maxFailed }
@@ -97,13 +106,18 @@ func (k *Keeper) clean(e *entry) bool {
 	return time.Since(e.unclean) > k.config.TTL/beatsInTTL*sweepBeats
 }
 
-// forget removes an entry that is over: nothing is held, and nothing of it is at the server.
+// over reports whether nothing is held, and nothing of it is at the server.
+func (e *entry) over() bool {
+	return e.phase != sent && e.held == 0 && !e.differs() && e.acked.Seq == 0 && len(e.waiters) == 0
+}
+
+// forget removes an entry that is over and is not to be stated again.
 func (k *Keeper) forget(e *entry, age int64) bool {
-	over := e.phase == idle && e.held == 0 && !e.differs() && e.acked.Seq == 0 && len(e.waiters) == 0 && age > confirmBeats
-	if over && k.entries[e.entryKey] == e {
+	forgotten := e.over() && e.phase == idle && age > confirmBeats
+	if forgotten && k.entries[e.entryKey] == e {
 		delete(k.entries, e.entryKey)
 	}
-	return over
+	return forgotten
 }
 
 // away reports whether nothing is sent for the entry, and why.
@@ -138,15 +152,16 @@ func (k *Keeper) queue(e *entry) {
 		return // the answer or the next beat looks at it again
 	}
 	sh := e.shard
-	switch ready := slices.ContainsFunc(e.waiters, (*waiter).ready); {
-	case ready && e.phase != urgent:
-		e.phase = urgent
-		sh.urgent = append(sh.urgent, e)
-	case !ready && e.phase == idle:
-		e.phase = queued
-		sh.queued = append(sh.queued, e)
+	ready := slices.ContainsFunc(e.waiters, (*waiter).ready)
+	differs := e.differs()
+	for need, applies := range [needs]bool{again: !ready && !differs, owed: differs, urgent: ready} {
+		if applies && !e.queues[need] {
+			e.queues[need] = true
+			sh.queues[need] = append(sh.queues[need], e)
+		}
 	}
-	if sh.calls < maxCalls {
+	e.phase = queued
+	if sh.calls < k.callLimit {
 		sh.calls++
 		go k.send(sh)
 	}
@@ -184,23 +199,43 @@ func (k *Keeper) send(sh *shard) {
 	}
 }
 
-// batch takes out entries that are queued, and makes their statements.
+// turns is the order in which a batch takes entries out of the queues. Each has a part of a full batch, and what one leaves
+// is for the others. While many ask, acquires alone would fill all batches, and slots that nobody holds any more would
+// stay taken. Half is for what is owed: so releases keep up with acquires, and catch up after a burst. Each change is
+// stated again two beats later; no release waits behind these.
+var turns = [...]need{owed, urgent, owed, again} //nolint:gochecknoglobals // never changed
+
+// batch takes entries out of the queues, and makes their statements.
 func (k *Keeper) batch(sh *shard) (batch []*request) {
-	for len(batch) < batchSize && len(sh.urgent)+len(sh.queued) > 0 && k.member() {
-		from, phase := &sh.queued, queued
-		if len(sh.urgent) > 0 {
-			from, phase = &sh.urgent, urgent
-		}
-		e := (*from)[0]
-		(*from)[0] = nil
-		if *from = (*from)[1:]; len(*from) == 0 {
-			*from = nil
-		}
-		if e.phase == phase { // it may be in both
-			batch = append(batch, k.prepare(e))
+	for more := true; more && k.member(); {
+		more = false
+		for _, need := range turns {
+			if len(batch) == k.statementLimit {
+				return batch
+			}
+			if e := sh.next(need); e != nil {
+				batch = append(batch, k.prepare(e))
+				more = true
+			}
 		}
 	}
 	return batch
+}
+
+// next takes the first entry out of a queue, or returns nil. It drops those that another queue has sent.
+func (sh *shard) next(need need) *entry {
+	queue := &sh.queues[need]
+	for len(*queue) > 0 {
+		e := (*queue)[0]
+		(*queue)[0] = nil
+		*queue = (*queue)[1:]
+		e.queues[need] = false
+		if e.phase == queued {
+			return e
+		}
+	}
+	*queue = nil
+	return nil
 }
 
 // A request is a statement that is to be sent, or was.
@@ -299,10 +334,11 @@ func (k *Keeper) failed(sh *shard, reason error) {
 		return
 	}
 	sh.reason = reason
-	waiting := slices.Concat(sh.urgent, sh.queued)
-	sh.urgent, sh.queued = nil, nil
+	waiting := slices.Concat(sh.queues[:]...)
+	sh.queues = [needs][]*entry{}
 	for _, e := range waiting {
-		if e.phase != sent {
+		e.queues = [needs]bool{}
+		if e.phase == queued {
 			e.phase = idle
 			k.state(e)
 		}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/step"
 )
 
 // A Failure says who decides while the server is away.
@@ -81,6 +82,8 @@ type Keeper struct {
 	told    error                // what Config.Changed was told last
 	telling bool                 // it is being told
 
+	callLimit, statementLimit int // maxCalls and batchSize, except in tests
+
 	hurry chan struct{} // has room for one: the next beat is sent at once
 }
 
@@ -96,6 +99,7 @@ func New(t Transport, c Config) *Keeper {
 		transport: t, config: c,
 		process: process{id: newID(), lost: make(chan struct{})}, hurry: make(chan struct{}, 1),
 		entries: make(map[entryKey]*entry), shards: make([]shard, c.Shards), names: make(map[string]*openName),
+		callLimit: maxCalls, statementLimit: batchSize,
 	}
 	for i := range k.shards {
 		k.shards[i].number = i
@@ -115,6 +119,9 @@ type hold struct {
 func (k *Keeper) Acquire(ctx context.Context, c slots.Claim) (slots.Grant, error) {
 	if ctx.Err() != nil {
 		return slots.Grant{}, context.Cause(ctx)
+	}
+	if c.Limit <= 0 { // nobody has to be asked, and nothing is kept of the key
+		return slots.Grant{}, &slots.FullError{Name: c.Name, Source: step.SourceStore}
 	}
 	w := &waiter{claim: c, most: c.Most(), done: make(chan struct{})}
 	k.mu.Lock()
@@ -162,6 +169,9 @@ func (k *Keeper) Own(name, key string) (held int64, ids []string) {
 // then, others count the slots for as long as those of a dead process.
 func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Lock()
+	if name == "" {
+		k.process.watching = 0
+	}
 	for of, u := range k.names {
 		if name == "" || name == of {
 			u.closed = true

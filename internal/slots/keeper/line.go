@@ -69,14 +69,17 @@ func (k *Keeper) ask(w *waiter) {
 	w.entry = e
 	e.waiters = append(e.waiters, w)
 	k.asking++
+	reason := k.away(e)
 	switch {
-	case w.most <= 0:
-		k.refuse(w, 0, step.SourceStore)
-	case k.away(e) == nil && (e.full(w.most) || w.claim.Queue > 0 && e.behind(w)):
+	case reason == nil && (e.full(w.most) || w.claim.Queue > 0 && e.behind(w)):
 		k.refuse(w, w.claim.Limit, step.SourceCache)
-	case k.asking > maxAsking:
-		k.decideOne(w, errCrowd)
-	default:
+	case k.asking <= maxAsking:
+		k.state(e)
+	case reason != nil:
+		k.decideOne(w, reason)
+		k.state(e)
+	default: // a crowd is no outage: the server answers, so the Failure may not grant above limits
+		k.answer(w, slots.Grant{}, unavailable(errCrowd))
 		k.state(e)
 	}
 }
@@ -132,6 +135,9 @@ func (k *Keeper) grant(f *request) {
 		if !f.Waits {
 			e.refused = f.made
 		}
+		if e.others > 0 {
+			k.watch()
+		}
 		k.refuse(w, w.claim.Limit, step.SourceStore)
 	}
 }
@@ -149,7 +155,7 @@ func (k *Keeper) refuse(w *waiter, limit int64, source step.Source) {
 	e := w.entry
 	if !w.stands {
 		standing := e.standing()
-		if standing >= w.claim.Queue || w.most <= 0 {
+		if standing >= w.claim.Queue {
 			k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: limit, Source: source})
 			return
 		}

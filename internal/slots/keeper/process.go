@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"math"
 	"time"
 )
 
@@ -20,8 +21,9 @@ import (
 // process dead and forgotten that. Each way to joining, also from a statement that shows a loss, takes a new incarnation,
 // under which everything is stated again; what the server has under the old one dies with it. Nothing was stated yet under
 // one that is only being registered. An answer to a beat of an earlier one says nothing. Time makes a member silent. A
-// process without entries goes outside. Only a member states and acquires slots. A joining or silent process whose last
-// beat failed is away: the Failure decides.
+// process without entries goes outside, unless it watches: the fleet's time passes only with beats, so who was refused by
+// slots of others beats until these are known to be alive, or are dead. Only a member states and acquires slots. A joining
+// or silent process whose last beat failed is away: the Failure decides.
 type process struct {
 	id         string // the incarnation
 	registered bool
@@ -31,6 +33,7 @@ type process struct {
 	beating    bool
 	beats      int64           // that were answered
 	clock      int64           // the fleet's time
+	watching   int64           // the fleet's time until which it beats though it has no entries
 	servers    string          // Beat.Servers
 	dead       map[string]bool // incarnations
 	seen       map[string]bool // incarnations that others may not know
@@ -91,7 +94,7 @@ func (k *Keeper) beatOn() {
 			k.unanswered(err)
 		}
 		k.tell()
-		if len(k.entries) == 0 && p.failure == nil {
+		if len(k.entries) == 0 && p.failure == nil && p.clock >= p.watching {
 			// The incarnation dies of itself. Another one is not taken for dead because nothing was held.
 			*p = process{id: newID(), lost: p.lost}
 			return
@@ -103,6 +106,18 @@ func (k *Keeper) beatOn() {
 		}
 		k.mu.Lock()
 	}
+}
+
+// Watch has this process beat until those that have stated slots until now have beaten again, or are dead.
+func (k *Keeper) Watch() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.watch()
+}
+
+func (k *Keeper) watch() {
+	k.process.watching = math.MaxInt64 // the next beat that is answered says what the time is
+	k.startBeats()
 }
 
 // tell has Config.Changed told that the server is away or back, by a goroutine of its own: no beat waits for it.
@@ -138,6 +153,7 @@ func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
 	silent := p.registered && sent.Sub(p.acked) > k.config.TTL
 	forgotten := b.Clock < p.clock || b.Servers != p.servers && b.Servers != "" && p.servers != "" || silent && b.Servers == ""
 	p.failure, p.acked, p.clock = nil, sent, b.Clock
+	p.watching = min(p.watching, b.Clock+(b.TTL+b.Step).Microseconds()) // also if the clock has gone back
 	p.beats++
 	if b.Servers != "" {
 		p.servers = b.Servers
@@ -163,6 +179,11 @@ func (k *Keeper) rejoin(lost bool) {
 	p := &k.process
 	var held int64
 	for _, e := range k.entries {
+		if e.over() { // what a server brings back of it ends with the old incarnation
+			e.phase = idle
+			delete(k.entries, e.entryKey)
+			continue
+		}
 		held += e.held
 		e.former, e.known = append(e.former, p.id), false
 		e.unclean = time.Time{} // nothing of the new incarnation is on its way

@@ -39,6 +39,8 @@ const (
 	simMend    = 3 * simBeat // from a loss until all is right again: two beats, of which one message may be lost
 	simShards  = 2
 	simSwept   = 25 // one schedule in so many waits until all is swept
+	simCrowd   = 16 // that ask in one process at once, of a crowd
+	simBatch   = 4  // statements in the calls of a crowd, of which one is in flight to a shard
 )
 
 var errCut = errors.New("cut off")
@@ -113,6 +115,9 @@ type machine struct {
 func newWorld(t *testing.T, seed uint64, kind, broken string) *world {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), kind: kind, server: newModel(), held: make(map[string]map[*hold]*machine), forfeit: make(map[*hold]bool), most: make(map[string]int)}
 	w.latency = []time.Duration{time.Millisecond, 5 * time.Millisecond, simTimeout * 2 / 5}[w.rng.IntN(3)]
+	if kind == "crowd" {
+		w.latency = max(w.latency, 5*time.Millisecond) // else a second is thousands of calls
+	}
 	w.server.broken = broken
 	w.noInfo = w.rng.IntN(2) == 0
 	for _, key := range simAllKeys {
@@ -147,6 +152,9 @@ func (w *world) process(failure Failure) *machine {
 		defer p.mu.Unlock()
 		p.losses++
 	}})
+	if w.kind == "crowd" {
+		p.k.callLimit, p.k.statementLimit = 1, simBatch
+	}
 	return p
 }
 
@@ -339,6 +347,28 @@ func (p *machine) act(until time.Time) {
 	}
 }
 
+// crowd asks for slots of ever new keys, more at once than a call takes.
+func (p *machine) crowd(until time.Time) {
+	var all sync.WaitGroup
+	for i := range simCrowd {
+		all.Go(func() {
+			for n := 0; time.Now().Before(until); n++ {
+				claim := slots.Claim{Name: "ws", Key: fmt.Sprintf("%c%d", 'x'+i%simShards, n*simCrowd+i), Limit: 1}
+				h, _, err := p.k.take(p.w.t.Context(), claim)
+				switch {
+				case h != nil:
+					h.Release()
+				case errors.Is(err, slots.ErrFull):
+					p.w.set(func() { p.w.fault("%s: a key that nobody holds is full", p.name) })
+				default: // at once, if the server is away
+					time.Sleep(simTimeout)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 // acquire asks for a slot, and enters the answer in the account: but not the refusal of one who waits, for whom there
 // may be a slot that is kept for others.
 func (p *machine) acquire(key string, limit, queue int) (h *hold, s *stay) {
@@ -365,6 +395,7 @@ func (p *machine) acquire(key string, limit, queue int) (h *hold, s *stay) {
 				from = from.Add(-refusedFor)
 			}
 			w.account.refusals = append(w.account.refusals, refusal{key, from, time.Now(), limit, p.name})
+			w.account.missed(time.Now())
 		}
 		if queue > 0 && err != nil && full == nil && !errors.Is(err, slots.ErrUnavailable) {
 			w.fault("a wait ended with %v", err)
@@ -381,7 +412,7 @@ func (p *machine) isDead() bool { return p.dead() }
 // reachable reports whether the kind of the world leaves the network as it is: it loses no
 // more than single messages.
 func (w *world) reachable() bool {
-	return w.kind != "outage" && w.kind != "partition" && w.kind != "pause" && w.kind != "mixed"
+	return w.kind != "outage" && w.kind != "partition" && w.kind != "pause" && w.kind != "mixed" && w.kind != "quiet"
 }
 
 func (p *machine) lastStatement() int64 {
@@ -551,6 +582,9 @@ func (p *machine) crash() {
 		for _, s := range p.w.account.stays {
 			if s.owner == p && s.to.IsZero() {
 				s.to = time.Now().Add(simDeath)
+				if s.orphan = p.w.kind == "quiet"; s.orphan {
+					s.to = time.Time{} // nobody beats until somebody asks
+				}
 			}
 		}
 		clear(p.endings)
@@ -574,19 +608,12 @@ func (w *world) trouble(p *machine) {
 			})
 		}()
 	}
+	if kind == "crowd" && w.chance(2) {
+		kind = "flush"
+	}
 	switch kind {
 	case "outage":
-		began := time.Now()
-		w.set(func() { w.away = true })
-		time.Sleep(w.span(5 * simTTL))
-		w.set(func() {
-			w.away = false
-			for _, s := range w.account.stays { // nobody dies meanwhile: the fleet's time stands still
-				if s.unknown != "" && s.to.After(began) {
-					s.to = s.to.Add(time.Since(began))
-				}
-			}
-		})
+		w.outage()
 	case "clock":
 		w.set(func() { w.jump += time.Duration(w.rng.Int64N(int64(4*time.Hour))) - 2*time.Hour })
 		time.Sleep(2 * simTTL) // it is set by a person, not by a lunatic
@@ -615,6 +642,21 @@ func (w *world) trouble(p *machine) {
 			}
 		})
 	}
+}
+
+// outage keeps everybody from the server for a while.
+func (w *world) outage() {
+	began := time.Now()
+	w.set(func() { w.away = true })
+	time.Sleep(w.span(5 * simTTL))
+	w.set(func() {
+		w.away = false
+		for _, s := range w.account.stays { // nobody dies meanwhile: the fleet's time stands still
+			if (s.unknown != "" || s.orphan) && s.to.After(began) {
+				s.to = s.to.Add(time.Since(began))
+			}
+		}
+	})
 }
 
 func (w *world) set(f func()) {
@@ -668,6 +710,9 @@ func (w *world) live(t *testing.T) {
 			actors.Go(func() { p.act(start.Add(simSpan)) })
 		}
 	}
+	if w.kind == "crowd" {
+		actors.Go(func() { ps[0].crowd(start.Add(simSpan)) })
+	}
 	for time.Since(start) < simSpan-simTTL {
 		time.Sleep(w.span(simTTL))
 		if (w.kind == "crash" || w.kind == "mixed") && len(ps) > 1 && w.chance(3) {
@@ -677,6 +722,80 @@ func (w *world) live(t *testing.T) {
 		w.trouble(ps[w.random(len(ps))])
 	}
 	actors.Wait()
+	w.finish(ps, start, func() {
+		close(over)
+		anchors.Wait()
+	})
+}
+
+// rest lets the world run while hardly anybody asks: of two processes that hold slots of each key, none, one or both are
+// killed, and a third, which holds nothing, asks now and then.
+func (w *world) rest(t *testing.T) {
+	start := time.Now()
+	var ps []*machine
+	for i := range simServers {
+		p := w.process(FailClosed)
+		p.name = fmt.Sprint("process ", i)
+		ps = append(ps, p)
+	}
+	rare, over := ps[0], make(chan struct{})
+	var holders sync.WaitGroup
+	for _, p := range ps[1:] {
+		for _, key := range simAllKeys[:simKeys+2] {
+			holders.Go(func() {
+				p.keep(key, over)
+			})
+		}
+	}
+	time.Sleep(simTTL + w.span(simTTL))
+	for range min(w.random(4), 2) {
+		ps[1].crash()
+		ps = slices.Delete(ps, 1, 2)
+	}
+	away := w.chance(2)
+	for n := range 8 {
+		if away && n == 4 {
+			w.outage()
+		}
+		time.Sleep(w.span(3 * simTTL))
+		key := simAllKeys[w.random(simKeys+2)]
+		if h, s := rare.acquire(key, limitOf(key), 0); h != nil {
+			w.hold(rare, key, h)
+			time.Sleep(w.span(simBeat))
+			w.release(key, h)
+			before := rare.lastStatement()
+			h.Release()
+			rare.over(s, true, before)
+		}
+	}
+	close(over)
+	holders.Wait()
+	w.finish(ps, start, func() {})
+}
+
+// keep holds half of the slots of a key, or the only one if it gets that, until over is closed or the process dies.
+func (p *machine) keep(key string, over <-chan struct{}) {
+	for range (limitOf(key) + 1) / 2 {
+		h, s := p.acquire(key, limitOf(key), 0)
+		if h == nil {
+			continue
+		}
+		p.w.hold(p, key, h)
+		defer func() {
+			if !p.w.release(key, h) {
+				return // it has crashed
+			}
+			before := p.lastStatement()
+			h.Release()
+			p.over(s, true, before)
+		}()
+	}
+	<-over
+}
+
+// finish checks what is left when all have released their slots, but for those that leave releases.
+func (w *world) finish(ps []*machine, start time.Time, leave func()) {
+	t := w.t
 	w.set(func() { w.quiet = true })
 	for arrived := false; !arrived; time.Sleep(simTTL) {
 		w.set(func() { arrived = w.flying == 0 })
@@ -696,8 +815,7 @@ func (w *world) live(t *testing.T) {
 			}
 		}
 	}
-	close(over)
-	anchors.Wait()
+	leave()
 	time.Sleep(simBeat)
 	swept := w.chance(simSwept)
 	if swept {
@@ -827,7 +945,11 @@ func (k *Keeper) die() {
 func simulate(t *testing.T, seed uint64, kind, broken string) (w *world) {
 	synctest.Test(t, func(t *testing.T) {
 		w = newWorld(t, seed, kind, broken)
-		w.live(t)
+		if kind == "quiet" {
+			w.rest(t)
+		} else {
+			w.live(t)
+		}
 		synctest.Wait()
 		time.Sleep(2 * simTTL) // those that beat find that they are dead
 		w.all.Wait()
@@ -835,7 +957,7 @@ func simulate(t *testing.T, seed uint64, kind, broken string) (w *world) {
 	return w
 }
 
-var kinds = []string{"calm", "late", "crash", "outage", "clock", "partition", "pause", "flush", "failover", "mixed"}
+var kinds = []string{"calm", "late", "crash", "outage", "clock", "partition", "pause", "flush", "failover", "crowd", "quiet", "mixed"}
 
 // seeds returns the seed of the first schedule. The order in which goroutines run makes a
 // schedule, too, so that of one seed differs a little from run to run.
@@ -859,6 +981,10 @@ func TestSimulation(t *testing.T) {
 			continue
 		}
 		t.Run(kind, func(t *testing.T) {
+			n := n
+			if kind == "crowd" {
+				n = (n + 3) / 4 // each is as much work as four others
+			}
 			first, granted, waited, refused := seeds(), 0, 0, 0
 			for seed := first; seed < first+uint64(n); seed++ {
 				w := simulate(t, seed, kind, "")

@@ -482,36 +482,77 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// While a server is silent, no more than a bounded number of calls wait for it.
+// No more than a bounded number of acquires wait for a server. What is more is no outage, so no Failure grants it: nobody
+// knows whether it is above a limit.
 func TestAsking(t *testing.T) {
+	for _, failure := range []Failure{FailLocal, FailOpen, FailClosed} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(0)
+			k, w := s.keeper(failure)
+			held := acquires(t, k, claim(1, 0))
+			w.set(func() { w.silent = true })
+			var all sync.WaitGroup
+			for i := range maxAsking {
+				all.Go(func() {
+					g, err := k.Acquire(t.Context(), slots.Claim{Name: "ws", Key: fmt.Sprint(i % 100), Limit: 1})
+					switch {
+					case err == nil && failure != FailClosed:
+						g.Release()
+					case errors.Is(err, slots.ErrFull) && failure == FailLocal:
+					case errors.Is(err, slots.ErrUnavailable) && failure == FailClosed:
+					default:
+						t.Error(err)
+					}
+				})
+			}
+			synctest.Wait()
+			start := time.Now()
+			_, err := k.Acquire(t.Context(), slots.Claim{Name: "ws", Key: "one more", Limit: 1})
+			if !errors.Is(err, slots.ErrUnavailable) || time.Since(start) > 0 {
+				t.Error(failure, err, time.Since(start))
+			}
+			all.Wait()
+			held.Release()
+			k.mu.Lock()
+			if k.asking != 0 || k.entries[entryKey{"ws", "one more"}] != nil {
+				t.Error(k.asking, "wait, or the key is kept")
+			}
+			k.mu.Unlock()
+			k.die()
+			w.set(func() { w.silent = false })
+			time.Sleep(simTTL)
+		})
+	}
+}
+
+// Nothing is kept of keys that a limit of 0 refuses, whether the server answers or not.
+func TestNothingIsKeptOfALimitOfZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer(0)
-		k, w := s.keeper(FailClosed)
-		held := acquires(t, k, claim(1, 0))
-		w.set(func() { w.silent = true })
-		var all sync.WaitGroup
-		for i := range maxAsking {
-			all.Go(func() {
-				if _, err := k.Acquire(t.Context(), slots.Claim{Name: "ws", Key: fmt.Sprint(i % 100), Limit: 1}); !errors.Is(err, slots.ErrUnavailable) {
-					t.Error(err)
+		s := newServer(time.Millisecond)
+		for _, failure := range []Failure{FailLocal, FailOpen, FailClosed} {
+			k, w := s.keeper(failure)
+			refuse := func() {
+				for i := range 1000 {
+					c := slots.Claim{Name: "ws", Key: fmt.Sprint(i), Limit: -int64(i % 2), OneMore: i%3 == 0, Queue: i % 5}
+					_, err := k.Acquire(t.Context(), c)
+					var full *slots.FullError
+					if !errors.As(err, &full) || full.Limit != 0 || full.Source != step.SourceStore {
+						t.Fatal(err)
+					}
 				}
-			})
+			}
+			refuse()
+			acquires(t, k, claim(9, 0)).Release()
+			w.set(func() { w.cut = true })
+			time.Sleep(2 * simTTL)
+			refuse()
+			if n := k.entriesLeft(); n > 1 {
+				t.Errorf("%d keys are kept", n)
+			}
+			k.die()
+			w.set(func() { w.cut = false })
+			time.Sleep(2 * simTTL)
 		}
-		synctest.Wait()
-		start := time.Now()
-		if _, err := k.Acquire(t.Context(), slots.Claim{Name: "ws", Key: "one more", Limit: 1}); !errors.Is(err, slots.ErrUnavailable) || time.Since(start) > 0 {
-			t.Error(err, time.Since(start))
-		}
-		all.Wait()
-		held.Release()
-		k.mu.Lock()
-		if k.asking != 0 {
-			t.Error(k.asking)
-		}
-		k.mu.Unlock()
-		k.die()
-		w.set(func() { w.silent = false })
-		time.Sleep(simTTL)
 	})
 }
 
