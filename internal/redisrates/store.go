@@ -333,10 +333,10 @@ func (s *Store) decideAway(ctx context.Context, mode step.Mode, cells []step.Cel
 	if err := ended(ctx); err != nil && mode != step.Settle {
 		return false, err
 	}
-	switch s.failure {
-	case Closed:
+	switch {
+	case s.failure == Closed, errors.Is(cause, errBusy): // a crowd is no outage: the server answers others
 		return false, unavailable(cause)
-	case Open:
+	case s.failure == Open:
 		for i := range cells {
 			c := &cells[i]
 			c.At, c.Source, c.Short, c.Reading = 0, step.SourceOpen, 0, step.Reading{Remaining: c.Policy.Capacity()}
