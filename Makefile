@@ -115,7 +115,7 @@ screenshots: tools ## the pictures in docs/images, anew: three minutes
 .PHONY: tools
 tools: ## install what make test needs
 	@$(MAKE) -s --no-print-directory $(LINT) & linter=$$!; \
-		scripts/install redis faketime nginx haproxy prometheus npm python chromium && \
+		scripts/install redis faketime nginx haproxy nutcracker prometheus npm python chromium && \
 		$(MAKE) -s --no-print-directory .bin/caddy/bin/caddy .bin/envoy .bin/rpc/done && wait $$linter
 
 .bin/caddy/bin/caddy:

@@ -2,6 +2,7 @@ package redisrates
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -26,6 +27,15 @@ for command in string.gmatch(ARGV[1], '[^|]+') do
 end
 return table.concat(missing, ', ')`
 
+// apartSource sets keys, of which there are apartKeys: that one of two servers has them all is as likely as 1 in 2^31.
+const (
+	apartSource = `for _, key in ipairs(KEYS) do redis.call('SET', key, 1, 'PX', 60000) end`
+	apartKeys   = 32
+)
+
+var errApart = errors.New("headgate: redisstore: a proxy sends each script to the server of its first key, and the other keys are " +
+	"elsewhere: each server counts them by itself, up to the limit. Such proxies are not supported: use one server, or a Cluster")
+
 // maxOffset is the difference of clocks above which it is a fault: a failover to a server whose clock is ahead admits as
 // much more as each policy would in the difference.
 const maxOffset = 100 * time.Millisecond
@@ -34,6 +44,9 @@ const maxOffset = 100 * time.Millisecond
 // whose clock is not that of this process. On a Cluster it looks at each master.
 func (s *Store) Check(ctx context.Context) error {
 	if s.servers.cluster == nil {
+		if s.apart(ctx) {
+			return errApart // a proxy may answer other questions by itself
+		}
 		return errors.Join(check(ctx, s.client, s.names.Common("rates", "check"))...)
 	}
 	ranges, err := s.servers.cluster.ClusterSlots(ctx).Result() //nolint:staticcheck // CLUSTER SHARDS is not in Redis 6.2
@@ -58,6 +71,25 @@ func (s *Store) Check(ctx context.Context) error {
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// apart reports whether what one script writes is not where each of its keys is read. A server that refuses keys of several
+// hash slots in a script is not meant: the store sends these one by one.
+func (s *Store) apart(ctx context.Context) bool {
+	var names []string
+	for range apartKeys { // names that differ little may be at one server
+		names = append(names, s.names.Common(rand.Text(), "check"))
+	}
+	err := s.client.Eval(ctx, apartSource, names).Err()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return false // of a script that fails, check tells
+	}
+	for _, name := range names {
+		if err := s.client.Get(ctx, name).Err(); errors.Is(err, redis.Nil) {
+			return true
+		}
+	}
+	return false
 }
 
 // check returns the faults of one server.
