@@ -25,16 +25,16 @@ const documentKey = "headgate-limits"
 
 // A connection is what the flags say about Redis.
 type connection struct {
-	url, key string
-	cluster  bool
-	timeout  time.Duration
+	url, key     string
+	passwordFile string
+	timeout      time.Duration
 }
 
 func (c *call) redisFlags() *connection {
 	r := &connection{}
 	c.flags.StringVar(&r.url, "redis", "", "the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
 	c.flags.StringVar(&r.key, "document", documentKey, "the `key` of the document in Redis")
-	c.flags.BoolVar(&r.cluster, "cluster", false, "it is a Cluster")
+	c.flags.StringVar(&r.passwordFile, "redis-password-file", "", "the password of Redis is in this `file`, not in the URL")
 	c.flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "the `time` that an answer may take")
 	return r
 }
@@ -45,18 +45,7 @@ func (r *connection) connect() (redis.UniversalClient, error) {
 	if url == "" {
 		return nil, errors.New("name a server with -redis, or in HEADGATE_REDIS")
 	}
-	o, err := redisurl.Parse(url)
-	if err != nil {
-		return nil, err
-	}
-	all := &redis.UniversalOptions{
-		Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig,
-		ContextTimeoutEnabled: true, MaxRetries: -1, DialTimeout: r.timeout, ReadTimeout: r.timeout,
-	}
-	if r.cluster {
-		return redis.NewClusterClient(all.Cluster()), nil
-	}
-	return redis.NewUniversalClient(all), nil
+	return redisurl.Open(url, redisurl.Config{PasswordFile: r.passwordFile, Timeout: r.timeout})
 }
 
 // silent keeps the client from telling errors, which are told once.
@@ -94,19 +83,11 @@ func (r *storeConnection) secret() ([]byte, error) {
 	if r.secretFile == "" {
 		return []byte(os.Getenv("HEADGATE_SECRET")), nil
 	}
-	text, err := os.ReadFile(r.secretFile)
+	secret, err := redisurl.Read(r.secretFile)
 	if err != nil {
-		var path *os.PathError
-		if errors.As(err, &path) { // who gives the secret for its file must not see it printed
-			err = path.Err
-		}
 		return nil, fmt.Errorf("the file of -secret-file: %w", err)
 	}
-	secret := []byte(strings.TrimRight(string(text), "\r\n"))
-	if len(secret) == 0 {
-		return nil, errors.New("the file of -secret-file is empty")
-	}
-	return secret, nil
+	return []byte(secret), nil
 }
 
 // peek prints what a key has left.

@@ -28,7 +28,7 @@ func TestNoSecretIsPrinted(t *testing.T) {
 		"http://:canary@127.0.0.1", "rediss://:canary", "unix://:canary@/nowhere", `redis://:"canary@127.0.0.1`, "redis://:x@canary@127.0.0.1:1",
 	}
 	lines := [][]string{
-		{"-redis", "URL"}, {"-redis=URL"}, {"-help"}, {"-nothing"}, {"-redis"}, {"-timeout", "URL"}, {"-timeout=URL"}, {"-json=URL"}, {"-cluster=URL"},
+		{"-redis", "URL"}, {"-redis=URL"}, {"-help"}, {"-nothing"}, {"-redis"}, {"-timeout", "URL"}, {"-timeout=URL"}, {"-json=URL"}, {"-redis-password-file"},
 		{"-wait", "URL"}, {"-dry-run=URL"}, {"-redis:URL"}, {"-URL"}, {"--URL=x"}, {"-=URL"}, {"---URL"}, {"URL"}, {"-document", "URL", "-redis", "redis://127.0.0.1:1"},
 		{"-prefix", "{URL}", "-redis", "redis://127.0.0.1:1"}, {"-limits", "URL", "-redis", "URL"}, {"-secret-file", "URL"}, {"-secret-file", canary}, {"-secret-file=URL", "-redis", "URL"},
 		{"-plan", "URL", "-redis", "URL"}, {"-from", "URL"}, {"-redis", "URL", "-timeout"}, {"a", "b", "c", "d"},

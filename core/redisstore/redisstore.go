@@ -110,26 +110,20 @@ type Store struct {
 	owned   bool // the client
 }
 
-// Open returns a store of one Redis, which a URL names: redis://user:password@host:6379/0, rediss:// with TLS, or
-// unix:///run/redis.sock?db=0. It does not connect. The error has all faults, and does not show the URL.
+// Open returns a store of the Redis that a URL names, as go-redis reads it:
+//
+//	redis://user:password@host:6379/0                          one server; rediss:// with TLS, unix:///run/redis.sock?db=0
+//	redis://user:password@host:6379?addr=host2:6379            a Cluster, with addr for each further node
+//	redis://host:26379/0?master_name=main&addr=host2:26379     a primary behind Sentinels, with addr for each further
+//	    &username=user&password=password                       one; the user before the host is that of the Sentinels
+//
+// It does not connect. The error has all faults, and does not show the URL.
 func Open(url string, c Config) (*Store, error) {
-	o, err := redisurl.Parse(url)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("headgate: redisstore: %w", err), c.withDefaults().faults())
-	}
 	c = c.withDefaults()
-	longest := max(c.Timeout, c.SlotTimeout)
-	o.ContextTimeoutEnabled = true
-	if o.ReadTimeout <= 0 {
-		o.ReadTimeout = longest // a call's own deadline may be earlier
+	client, err := redisurl.Open(url, redisurl.Config{Timeout: max(c.Timeout, c.SlotTimeout)})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("headgate: redisstore: %w", err), c.faults())
 	}
-	if o.WriteTimeout <= 0 {
-		o.WriteTimeout = longest
-	}
-	o.DialTimeout = cmp.Or(o.DialTimeout, longest)
-	// A connection that is refused or cut is known at once.
-	o.DialerRetries, o.MaxRetries = cmp.Or(o.DialerRetries, 1), cmp.Or(o.MaxRetries, -1)
-	client := redis.NewClient(o)
 	s, err := New(client, c)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
@@ -138,7 +132,7 @@ func Open(url string, c Config) (*Store, error) {
 	return s, nil
 }
 
-// New returns a store that uses a client, such as one of Sentinel or Cluster. It does not connect. The client must heed
+// New returns a store that uses a client of yours. It does not connect. The client must heed
 // deadlines: it is refused without ContextTimeoutEnabled. The error has all faults.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
 	c = c.withDefaults()

@@ -174,6 +174,38 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// Open takes the URLs of a Cluster and of Sentinels.
+func TestOpen(t *testing.T) {
+	cluster, sentinel := redistest.StartCluster(t, 3, 0).Masters.Addrs(), redistest.StartSentinel(t).Addrs()
+	for _, url := range []string{
+		"redis://" + cluster[0] + "?addr=" + cluster[0], // one address
+		"redis://" + cluster[0] + "?addr=" + cluster[1],
+		"redis://" + sentinel[0] + "/3?addr=" + sentinel[1] + "&master_name=" + redistest.MasterName,
+	} {
+		s, err := redisstore.Open(url, redisstore.Config{Timeout: 20 * time.Second, SlotTTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		limiter, slots := core.NewLimiter(s, "api", core.SlidingLog(1, time.Hour)), core.NewSlots(s, "ws", 1)
+		for i := range 30 { // on all masters
+			key := fmt.Sprint(url, i)
+			d, err := limiter.Allow(t.Context(), key)
+			if err != nil || d.Degraded || !d.Allowed {
+				t.Error(d, err)
+			}
+			if _, err := slots.Acquire(t.Context(), key); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := errors.Join(s.Check(t.Context()), s.Close(t.Context())); err != nil {
+			t.Error(err)
+		}
+		if err := s.Client().Ping(t.Context()).Err(); !errors.Is(err, redis.ErrClosed) {
+			t.Error("the client is not closed:", err)
+		}
+	}
+}
+
 // On a Cluster, keys of several masters are leased, and each goes back to its own.
 func TestLeaseOnCluster(t *testing.T) {
 	c, ctx := redistest.StartCluster(t, 3, 0), t.Context()

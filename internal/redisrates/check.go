@@ -33,8 +33,9 @@ const (
 	apartKeys   = 32
 )
 
-var errApart = errors.New("headgate: redisstore: a proxy sends each script to the server of its first key, and the other keys are " +
-	"elsewhere: each server counts them by itself, up to the limit. Such proxies are not supported: use one server, or a Cluster")
+var errApart = errors.New("headgate: redisstore: a proxy sends each script to the server of its first key, and the " +
+	"other keys are elsewhere: each server counts them by itself, up to the limit. Such proxies are not supported: " +
+	"use one server, or a Cluster")
 
 // maxOffset is the difference of clocks above which it is a fault: a failover to a server whose clock is ahead admits as
 // much more as each policy would in the difference.
