@@ -460,18 +460,3 @@ func asker(args []string) error {
 	fmt.Println(local.Load(), "locally")
 	return nil
 }
-
-// More questions than may wait for a server are no outage: nobody admits them.
-func TestCrowdIsNoOutage(t *testing.T) {
-	for _, failure := range []Failure{Local, Open, Closed} {
-		s := open(t, Config{Failure: failure}, "127.0.0.1:1")
-		p := s.limiter(t, "api", logOf(1, time.Minute))
-		all := cells(p, "key", 1)
-		to, _ := s.servers.of(s.names, &all[0])
-		to.inFlight = maxInFlight
-		to.waiting = make([]*question, maxWaiting)
-		if allowed, err := s.Ask(t.Context(), step.Allow, all); allowed || !errors.Is(err, store.ErrUnavailable) {
-			t.Error(failure, allowed, err)
-		}
-	}
-}
