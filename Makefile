@@ -1,5 +1,5 @@
 # "make" lists the targets. Needed are Go, git, make, and a C compiler for the race detector; make test installs
-# the rest: the linter and clients in other languages into .bin, servers with the system's package manager.
+# the rest: clients in other languages into .bin, servers with the system's package manager. make lint builds the linter.
 
 GO ?= go
 
@@ -43,7 +43,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: tools lint unit race ## everything that must pass
+test: tools unit race ## all tests: what must pass, with make lint
 
 .PHONY: unit
 unit: ## the tests of all modules
@@ -112,12 +112,10 @@ bench: ## every benchmark
 screenshots: tools ## the pictures in docs/images, anew: three minutes
 	@cd test && $(REQUIRE) $(GO) test -count=1 -run 'DebugPage|Board|^TestRequests' ./browser -screenshots $(CURDIR)/docs/images
 
-# The linter is built while the rest is downloaded.
 .PHONY: tools
 tools: ## install what make test needs
-	@$(MAKE) -s --no-print-directory $(LINT) & linter=$$!; \
-		scripts/install redis faketime nginx haproxy nutcracker prometheus npm python chromium && \
-		$(MAKE) -s --no-print-directory .bin/caddy/bin/caddy .bin/envoy .bin/rpc/done && wait $$linter
+	@scripts/install redis faketime nginx haproxy nutcracker prometheus npm python chromium && \
+		$(MAKE) -s --no-print-directory .bin/caddy/bin/caddy .bin/envoy .bin/rpc/done
 
 .bin/caddy/bin/caddy:
 	@echo "== installing Caddy"
