@@ -27,6 +27,7 @@ type (
 		Host, Method yamltree.Texts
 		Path         *yamltree.At[string]
 		Charge       *[]yamltree.At[chargeText]
+		Fields       *bool // whether answers have the RateLimit fields
 	}
 	chargeText struct {
 		Limit       yamltree.At[string]
@@ -103,7 +104,7 @@ func (r *reader) each(all []yamltree.At[string], valid func(string) error) (text
 
 // route reads a route.
 func (r *reader) route(at yamltree.Place, text *routeText) *Route {
-	to := new(Route)
+	to := &Route{NoFields: text.Fields != nil && !*text.Fields}
 	to.hosts = r.each(text.Host, validHost)
 	for i, host := range to.hosts {
 		to.hosts[i] = strings.ToLower(host)
