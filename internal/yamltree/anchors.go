@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// expand puts what aliases stand for in their place, each with the place where it is written, and what maps are merged with
-// into these maps. What is there already stays. A text in which that has too many values is at fault.
+// expand puts what aliases stand for in their place, each with the place where it is written, and what maps are merged
+// with into these maps. What is there already stays. A text in which that has too many values is at fault.
 func (r *Reader) expand(n *yaml.Node) {
 	left := maxValues
 	r.expandWithin(n, 0, &left)
@@ -16,8 +16,8 @@ func (r *Reader) expand(n *yaml.Node) {
 	}
 }
 
-// expandWithin expands a node that is so deep in others. What is deeper than documents may be is cut off, also if it has
-// itself in it.
+// expandWithin expands a node that is so deep in others. What is deeper than documents may be is cut off, also if it
+// has itself in it.
 func (r *Reader) expandWithin(n *yaml.Node, depth int, left *int) {
 	*left--
 	if *left < 0 || depth > maxDepth {

@@ -7,13 +7,13 @@ func (r *Reader) note(at yamltree.Place, format string, args ...any) {
 	r.Warnings = append(r.Warnings, at.Fault(format, args...))
 }
 
-// noteWildcard notes a wildcard that nothing reaches. One before it matches all that it matches, if it matches its text, in
-// which an asterisk can only be within one of its own.
+// noteWildcard notes a wildcard that nothing reaches. One before it matches all that it matches, if it matches its
+// text, in which an asterisk can only be within one of its own.
 func (r *Reader) noteWildcard(at yamltree.Place, found *descriptor, before []*descriptor) {
 	for _, first := range before {
 		if matches(first.between, found.text) {
-			r.note(at, "it never applies: a wildcard before it, in line %d, is for all that it matches, and the first counts: "+
-				"write it before that one", first.place.Line)
+			r.note(at, "it never applies: a wildcard before it, in line %d, is for all that it matches, and the first "+
+				"counts: write it before that one", first.place.Line)
 			return
 		}
 	}

@@ -38,8 +38,8 @@ type (
 	}
 )
 
-// Read reads the routes of a document, and the networks of the proxies that it trusts. Either may be nil. What is wrong is
-// in the reader.
+// Read reads the routes of a document, and the networks of the proxies that it trusts. Either may be nil. What is wrong
+// is in the reader.
 func Read(from *yamltree.Reader, trusted, routes *yaml.Node) *Table {
 	reads := &reader{from, []string{keyfuncs.Unix}}
 	table := new(Table)

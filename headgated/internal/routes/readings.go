@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// readings returns the segments of a path as servers read it. Nobody knows which server the application has, and clients
-// choose the spelling. So there is a reading for each way in which a server may understand it, but equal ones only once:
+// readings returns the segments of a path as servers read it. Nobody knows which server the application has, and
+// clients choose the spelling. So there is a reading for each way in which a server may understand it, but equal ones
+// only once:
 //
 //   - What separates segments: a slash, also one that is encoded, where servers decode first; and a backslash.
 //   - What is no part of a segment's name: parameters behind a semicolon, before or after it is decoded.
