@@ -12,8 +12,8 @@ func (r *reader) reached(one *Route, before []*Route) {
 		if first.faulty || one.faulty || !first.covers(one) {
 			continue
 		}
-		r.At(one.Place, "it never applies: %s, in line %d, is for all its requests, and the first route that matches counts: "+
-			"write it before that one", first.Name, first.Place.Line)
+		r.At(one.Place, "it never applies: %s, in line %d, is for all its requests, and the first route that matches "+
+			"counts: write it before that one", first.Name, first.Place.Line)
 		return
 	}
 }
@@ -24,8 +24,8 @@ func (r *reader) last(all []*Route, at yamltree.Place) {
 	if slices.ContainsFunc(all, func(of *Route) bool { return of.faulty || of.covers(everything) }) {
 		return
 	}
-	r.Warnings = append(r.Warnings, at.Fault("no route is for everything: requests that match none are charged nothing. "+
-		"Write a last one without host, method and path: {charge: [...]}"))
+	r.Warnings = append(r.Warnings, at.Fault("no route is for everything: requests that match none are charged "+
+		"nothing. Write a last one without host, method and path: {charge: [...]}"))
 }
 
 // covers reports whether a route is for all requests of another.

@@ -147,7 +147,8 @@ func (r *reader) charge(at yamltree.Place, text *chargeText, path *pattern) *Cha
 	if of.Limit == "" || len(text.Key) == 0 {
 		r.At(at, "it has no limit or no key, or an empty one")
 	}
-	if units := text.Units; units != nil {
+	units := text.Units
+	if units != nil {
 		of.Units = units.Value
 		if of.Units < 0 || of.Units > MaxUnits {
 			r.At(units.Place, "it must be a whole number from 0 to 2^53-1")
@@ -164,7 +165,9 @@ func (r *reader) charge(at yamltree.Place, text *chargeText, path *pattern) *Cha
 }
 
 // hostName has the names in a Host field that a client can send, as far as they are ASCII.
-var hostName = regexp.MustCompile(`^[0-9A-Za-z_]([0-9A-Za-z_-]*[0-9A-Za-z_])?(\.[0-9A-Za-z_]([0-9A-Za-z_-]*[0-9A-Za-z_])?)*$`)
+var hostName = regexp.MustCompile(`^` + hostLabel + `(\.` + hostLabel + `)*$`)
+
+const hostLabel = `[0-9A-Za-z_]([0-9A-Za-z_-]*[0-9A-Za-z_])?`
 
 // validHost says what is wrong with a host, and what to write.
 func validHost(text string) error {
@@ -200,9 +203,9 @@ func validHost(text string) error {
 }
 
 // methods are those that are registered, and those that programs for caches and devices have.
-var methods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE
-	MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PRI PROPFIND PROPPATCH PUT QUERY
-	REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
+var methods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK
+	MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PRI PROPFIND PROPPATCH PUT
+	QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
 	BAN M-SEARCH NOTIFY PURGE REFRESH SOURCE SUBSCRIBE UNSUBSCRIBE`)
 
 // validMethod says what is wrong with a method, and what to write.

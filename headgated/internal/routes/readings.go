@@ -46,7 +46,8 @@ func readings(uri *url.URL) [][]string {
 // isPlain reports whether all servers read a path alike, but for empty segments at its end.
 func isPlain(uri *url.URL) bool {
 	path := uri.Path
-	return uri.RawPath == "" && !strings.ContainsAny(path, ";\\\n") && !strings.Contains(path, "/.") && !strings.Contains(path, "//")
+	odd := strings.ContainsAny(path, ";\\\n") || strings.Contains(path, "/.") || strings.Contains(path, "//")
+	return uri.RawPath == "" && !odd
 }
 
 // A readingSet is readings, each once.
@@ -58,7 +59,8 @@ func (s *readingSet) add(path []string) {
 	}
 	*s = append(*s, path)
 	// A line break is nothing at the very end of a path.
-	if last := len(path) - 1; last >= 0 && strings.HasSuffix(path[last], "\n") {
+	last := len(path) - 1
+	if last >= 0 && strings.HasSuffix(path[last], "\n") {
 		shorter := slices.Clone(path)
 		shorter[last] = strings.TrimSuffix(path[last], "\n")
 		s.add(shorter)
