@@ -21,6 +21,7 @@ func (r *Reader) noteWildcard(at yamltree.Place, found *descriptor, before []*de
 
 // Notes notes names that limits replace, and that no limit of the domain has. All texts are read.
 func (c *Config) Notes() {
+	// A request has one domain, so limits of others are not among those that it meets.
 	type name struct{ domain, name string }
 	known := make(map[name]bool)
 	for _, limit := range c.Limits {

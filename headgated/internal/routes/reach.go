@@ -8,6 +8,7 @@ import (
 
 // reached adds a fault if no request gets to a route, because one before it takes them all.
 func (r *reader) reached(one *Route, before []*Route) {
+	// Routes that have it all together are not looked for: one alone is the mistake that people make.
 	for _, first := range before {
 		if first.faulty || one.faulty || !first.covers(one) {
 			continue
@@ -69,6 +70,7 @@ func (p *pattern) covers(other *pattern) bool {
 	case other.rest() || own != theirs:
 		return false
 	}
+	// A name matches each part, and a text only itself. Case makes no difference: such a route would be met as well.
 	for i := range own {
 		of := (*p)[i]
 		if of.name == "" && of.text != (*other)[i].text {

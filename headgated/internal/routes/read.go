@@ -41,6 +41,7 @@ type (
 // Read reads the routes of a document, and the networks of the proxies that it trusts. Either may be nil. What is wrong
 // is in the reader.
 func Read(from *yamltree.Reader, trusted, routes *yaml.Node) *Table {
+	// The peer of a unix socket is always trusted: its permissions say who may connect.
 	reads := &reader{from, []string{keyfuncs.Unix}}
 	table := new(Table)
 	var networks []yamltree.At[string]
@@ -56,6 +57,7 @@ func Read(from *yamltree.Reader, trusted, routes *yaml.Node) *Table {
 	table.Trusted = TrustedPeer(reads.trusted)
 	var all []yamltree.At[routeText]
 	reads.Decode(routes, &all)
+	// A route is compared with those before it: the first that matches counts.
 	for i, of := range all {
 		one := reads.route(of.Place, &of.Value)
 		one.Name = "routes[" + strconv.Itoa(i) + "]"
@@ -80,6 +82,7 @@ func (t *Table) add(one *Route) {
 	}
 }
 
+// A reader reads routes. What is wrong is in its yamltree.Reader.
 type reader struct {
 	*yamltree.Reader
 
@@ -118,6 +121,7 @@ func (r *reader) route(at yamltree.Place, text *routeText) *Route {
 			to.faulty = true
 		}
 	}
+	// With a host or a method that is at fault it would seem to match all of them.
 	to.faulty = to.faulty || len(to.hosts) < len(text.Host) || len(to.methods) < len(text.Method)
 	switch {
 	case text.Host != nil && len(text.Host) == 0 || text.Method != nil && len(text.Method) == 0:
@@ -171,6 +175,7 @@ const hostLabel = `[0-9A-Za-z_]([0-9A-Za-z_-]*[0-9A-Za-z_])?`
 
 // validHost says what is wrong with a host, and what to write.
 func validHost(text string) error {
+	// What people write, so that they are told the name in it.
 	scheme, rest, isURL := strings.Cut(text, "://")
 	name := strings.Trim(text, ".")
 	before, port, _ := strings.Cut(text, ":")
@@ -204,8 +209,8 @@ func validHost(text string) error {
 
 // methods are those that are registered, and those that programs for caches and devices have.
 var methods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK
-	MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PRI PROPFIND PROPPATCH PUT
-	QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
+	MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PRI PROPFIND
+	PROPPATCH PUT QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
 	BAN M-SEARCH NOTIFY PURGE REFRESH SOURCE SUBSCRIBE UNSUBSCRIBE`)
 
 // validMethod says what is wrong with a method, and what to write.

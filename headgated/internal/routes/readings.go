@@ -53,12 +53,12 @@ func isPlain(uri *url.URL) bool {
 // A readingSet is readings, each once.
 type readingSet [][]string
 
+// add adds a reading, and that of servers to which a line break at its end is nothing.
 func (s *readingSet) add(path []string) {
 	if slices.ContainsFunc(*s, func(other []string) bool { return slices.Equal(path, other) }) {
 		return
 	}
 	*s = append(*s, path)
-	// A line break is nothing at the very end of a path.
 	last := len(path) - 1
 	if last >= 0 && strings.HasSuffix(path[last], "\n") {
 		shorter := slices.Clone(path)
@@ -78,6 +78,7 @@ func (s *readingSet) addEach(names []string) {
 // segments splits a path at its slashes.
 func segments(path string) []string { return strings.Split(strings.TrimPrefix(path, "/"), "/") }
 
+// withoutEmpty returns segments without those that are empty.
 func withoutEmpty(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 }
