@@ -130,7 +130,7 @@ func TestNever(t *testing.T) {
 	for name, test := range nevers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var arguments, words []string
+			var arguments, words, clashing []string
 			config := headgated.Config{}
 			if test.document != "" {
 				file := write(t, test.document)
@@ -147,6 +147,14 @@ func TestNever(t *testing.T) {
 				file := filepath.Join(config.EnvoyConfig, string(rune('a'+i))+".yaml")
 				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 					t.Fatal(err)
+				}
+				if len(test.files) > 1 {
+					clashing = append(clashing, file)
+				}
+			}
+			for _, file := range clashing {
+				if code, _, said := command(t, nil, "check", file); code != 0 {
+					t.Errorf("alone: %d %q", code, said)
 				}
 			}
 			code, _, said := command(t, nil, append([]string{"check"}, arguments...)...)
