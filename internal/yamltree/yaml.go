@@ -119,6 +119,9 @@ func (r *Reader) Load(text []byte) *yaml.Node {
 	if shift > 0 {
 		n = n.Content[1]
 	}
+	if r.Anchors {
+		r.expand(n)
+	}
 	r.plain(n, 0, at)
 	return n
 }

@@ -1,6 +1,7 @@
 package envoy_test
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"maps"
@@ -45,9 +46,12 @@ var exceptions = map[string]string{
 	"domain: d\ncharge: each":  "charge is ours",
 	"domain: d\nfailure: open": "failure is ours",
 	"domain: d\ndescriptors: [{key: k, headgate: {policy: sliding-window 10/minute}}]": "headgate is ours",
-	"domain: d\ndomain: d":                           "a key that is there twice is a fault: one of them would not count",
-	"domain: d\n---\ndomain: e":                      "the reference does not read a second document",
-	"domain: d\nkey: v":                              "the reference takes its keys anywhere, and does not read them there",
+	"domain: d\ndomain: d":      "a key that is there twice is a fault: one of them would not count",
+	"domain: d\n---\ndomain: e": "the reference does not read a second document",
+	"domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 08}}]":  "the reference takes no numbers with a fraction, and this for one",
+	"domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1e3}}]": "the same",
+	"domain: !!str d":   "tags are a fault",
+	"domain: d\nkey: v": "the reference takes its keys anywhere, and does not read them there",
 	"domain: d\ndescriptors: [{key: k, value: 1.5}]": "the reference takes no numbers with a fraction",
 }
 
@@ -65,12 +69,16 @@ func TestConfigurations(t *testing.T) {
 		"domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, replaces: [{name: a}]}}]", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, replaces: [a]}}]",
 		"domain: d\ndescriptors: [{key: k, shadow_mode: yes}]", "domain: d\ndescriptors: [{key: k, shadow_mode: 1}]",
 		"domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: true, unit: fortnight}}]",
+		"domain: d\nname: n\ndescriptors: [{key: k, name: n}]", "name: n\ndomain: d", "domain: d\nname: [n]", "domain: d\nnames: n",
+		"domain: d\ndescriptors: [{key: k, rate_limit: &r {unit: hour}}, {key: l, rate_limit: *r}]", "domain: &d d\ndescriptors: [{key: *d}]",
+		"domain: d\ndescriptors: [{key: k, rate_limit: &r {unit: hour}}, {key: l, rate_limit: {<<: *r, name: n}}]",
+		"domain: d\ndescriptors: [{key: k, rate_limit: &r {unit: hour}}, {key: l, rate_limit: {<<: *s}}]",
 	}
 	texts = append(texts, files(t)...)
 	texts = slices.AppendSeq(texts, maps.Keys(exceptions))
 	for _, text := range texts {
 		_, theirs := load(false, text)
-		_, ours := headgated.Check([]byte(text), headgated.Config{})
+		_, ours := headgated.Check(headgated.Config{Document: func(context.Context) ([]byte, error) { return []byte(text), nil }})
 		why := exceptions[text]
 		if ((ours == nil) != (theirs == nil)) != (why != "") {
 			t.Errorf("%s\nours: %v\ntheirs: %v\n%s", text, ours, theirs, why)

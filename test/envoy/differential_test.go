@@ -47,7 +47,8 @@ const (
 var notShown = []string{
 	"several limits of a request", "a hit that does not fit", "no decision", "a limit of a request with an unknown unit",
 	"windows of two units that begin at one instant", "`duration_until_reset`", "a start with a faulty file", "an unknown key", "`limit_remaining` of a limit that is over", "metrics",
-	"a header field in a descriptor that is not UTF-8", "the `limit` of a descriptor in the metadata of an answer",
+	"a header field in a descriptor that is not UTF-8", "the `limit` of a descriptor in the metadata of an answer", "two limits for one count in a request",
+	"a known key in a wrong place", "tags in YAML, a key that is there twice, a second document", "numbers",
 }
 
 // Both services give the same answers, but for the differences on the page.
