@@ -11,8 +11,8 @@ import (
 )
 
 // A Decision is the result of a call, just after it. Its numbers are the strictest of all policies; after a call
-// with an error they are zero. It is a receipt as well: Settle or Refund correct what was charged, once. A copy is
-// the same receipt.
+// with an error they are zero. No store is asked about a charge above a limit: Remaining and ResetAfter are 0 then. It is
+// a receipt as well: Settle or Refund correct what was charged, once. A copy is the same receipt.
 type Decision struct {
 	// Allowed reports whether the units were admitted, and charged. After a Report: whether they fitted.
 	Allowed bool
@@ -48,7 +48,7 @@ type Answer struct {
 	Limit           int64  // the most units, NoLimit if there is none
 	Remaining       int64  // units that are left
 
-	Window     time.Duration // over which Limit units are admitted: of a Calendar, the present one; 0 of slots
+	Window     time.Duration // over which Limit units are admitted: of a Calendar, the present one, if the store was asked; 0 of slots
 	NextAfter  time.Duration // until one more unit is left; 0 if none is used
 	ResetAfter time.Duration // until no unit is used
 	RetryAfter time.Duration // until the units fit; 0 if they did

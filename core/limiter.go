@@ -111,8 +111,9 @@ func (r *root) clone() *root {
 }
 
 // WithPlan returns the limiter with a plan, by which other policies apply: see [Limiter.Plan]. Windows and logs of
-// equal period keep what a key has used when its plan changes; a bucket, another period, or a FixedWindow with a limit
-// on the other side of an eighth of its period in microseconds, starts fresh, so what plans of different kinds admit together is at most the sum of them. It panics if an argument is wrong.
+// equal period keep what a key has used when its plan changes; a bucket, another period, another day or zone of a Calendar,
+// or a FixedWindow with a limit on the other side of an eighth of its period in microseconds, starts fresh, so what plans
+// of different kinds admit together is at most the sum of them. It panics if an argument is wrong.
 func (l *Limiter) WithPlan(plan string, policies ...Policy) *Limiter {
 	if plan == "" {
 		panic(`headgate: the plan "" is the default: give it to NewLimiter`)
@@ -125,9 +126,9 @@ func (l *Limiter) WithPlan(plan string, policies ...Policy) *Limiter {
 // WithPlanFunc returns the limiter with a function that returns the policies of a plan, such as from a database, or nil
 // if there is no such plan: then the default applies. It is asked about plans that WithPlan has not named. An answer
 // applies for a minute; then one call asks again, while others use the old one. 1,024 plans are remembered. After an
-// error a plan stays as it was; if it is not remembered, calls under it fail with the error. [slog.Default] gets the
-// errors, at most once a minute, so they should have no keys. Policies that are wrong make calls fail with
-// [ErrInvalid]. The function must be safe for concurrent use.
+// error a plan stays as it was for another minute; if it is not remembered, each call under it asks, and fails with the
+// error. [slog.Default] gets the errors, at most once a minute, so they should have no keys. Policies that are wrong
+// make calls fail with [ErrInvalid]. The function must be safe for concurrent use, and bound its own time.
 func (l *Limiter) WithPlanFunc(find func(plan string) ([]Policy, error)) *Limiter {
 	if find == nil {
 		panic("headgate: the function is nil")

@@ -63,8 +63,8 @@ type Config struct {
 	RefusalTTL time.Duration
 
 	// Lease, if not 0, lets this process charge units of busy keys ahead, for at most that long: 1 ms to 1 min. Then
-	// hot keys are decided in memory, and the limit of the fleet still holds. Only FixedWindow and SlidingWindow are
-	// leased, without FromFirst and CountDenied. Units that are leased and not used are missing elsewhere until they are
+	// hot keys are decided in memory, and the limit of the fleet still holds. Only FixedWindow, SlidingWindow and Calendar
+	// are leased, without FromFirst and CountDenied. Units that are leased and not used are missing elsewhere until they are
 	// given back.
 	Lease time.Duration
 }
@@ -82,7 +82,7 @@ const (
 	// by the last answer of Redis.
 	FailLocal Failure = iota
 
-	// FailOpen admits everything.
+	// FailOpen admits everything but a charge above a limit, and slots whose limit is 0.
 	FailOpen
 
 	// FailClosed returns [core.ErrUnavailable]: guards answer with 503.

@@ -18,13 +18,12 @@ const (
 
 const secondsOfDay = 86400
 
-// A unit says what the windows of a calendar are. One more is a line of units, a case in number and firstDay, a
-// constant of package core, and a word in the schema of documents.
+// A unit says what the windows of a calendar are. CONTRIBUTING.md says what one more needs.
 type unit struct {
 	word       string
 	period     int64 // which stands for the unit in Numbers
 	latestDay  int64 // with which a window may start, counted from 1; 0: it has only one first day
-	windowStep int64 // by how much a clock advances with each window: so that it is below 2^53 until 2112
+	windowStep int64 // by how much a clock advances with each window: the largest power of 2 by which it is below 2^53 until 2112
 }
 
 var units = []unit{
