@@ -216,8 +216,8 @@ func TestFaults(t *testing.T) {
 		"host bits":          {override(`{"network": "203.0.113.1/28", "plan": "free"}`), `line 1, column 90: the address has bits beyond the length`},
 		"no length":          {override(`{"network": "203.0.113.1", "plan": "free"}`), `it is an address: write its length, such as /32`},
 		"no network":         {override(`{"network": "secret-key", "plan": "free"}`), `it is not a network, such as 203.0.113.0/28 or 2001:db8::/48`},
-		"long length":        {override(`{"network": "203.0.113.0/33", "plan": "free"}`), `it is not a network`},
-		"zone":               {override(`{"network": "fe80::1%eth0/64", "plan": "free"}`), `it is not a network`},
+		"long length":        {override(`{"network": "203.0.113.0/33", "plan": "free"}`), `a number in it is too large`},
+		"zone":               {override(`{"network": "fe80::1%eth0/64", "plan": "free"}`), `keys of addresses have no zone`},
 		"IPv4 in IPv6's":     {override(`{"network": "::ffff:203.0.113.0/124", "plan": "free"}`), `it is a network of IPv4: write it as one`},
 		"network a number":   {override(`{"network": 10, "plan": "free"}`), `a network is a number, not a string: quote it`},
 	} {
@@ -451,7 +451,7 @@ func TestOverridesThatNeverApply(t *testing.T) {
 		"have no brackets":            {"[2001:db8::1]", "[::1]"},
 		"have no zone":                {"fe80::1%eth0", "fe80::1%25eth0", "fe80::1%1"},
 		"have no leading zeros":       {"203.0.113.007", "203.000.113.7", "010.0.0.1", "203.0.113.007/32"},
-		"a part of it is too large":   {"203.0.113.256", "999.0.113.7"},
+		"a number in it is too large":   {"203.0.113.256", "999.0.113.7"},
 		"begins or ends with a blank": {" 203.0.113.7", "203.0.113.7 ", "203.0.113.7\t", "\u00a0user-42", "user-42\n", "203.0.113.0/28 "},
 		"that is invisible":           {"203.0.113.7\u200b", "\ufeff203.0.113.7", "user\u00ad42", "\u2060anna", "an\u180ena"},
 		"marks around an address":     {"'203.0.113.7'", `"203.0.113.7"`, "<203.0.113.7>", "`2001:db8::1`"},
@@ -465,15 +465,25 @@ func TestOverridesThatNeverApply(t *testing.T) {
 			checkWarnings(t, "key", text, want)
 		}
 	}
+	for text, want := range map[string]string{
+		"203.0.113.*": "no key has wildcards", "203.0.113.0/255.255.255.0": "no key has a mask", "203.0.113.1-203.0.113.9": "no key is a range",
+		"203.0.113.007/32": "have no leading zeros", "203.0.113.0/28, 203.0.113.32/28": "no key is a list", "acme": "it is not a network",
+	} {
+		_, err := Parse([]byte(override(`{"network": "` + text + `", "plan": "free"}`)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("network %s: %v, not %s", text, err, want)
+		}
+	}
 	for want, texts := range map[string][]string{
-		"the prefix of more networks": {"203.0.11", "203.0.113", "203.0", "2001:db8", "2001:db8:1", "fd00:1", "fe80:1"},
+		"the prefix of more networks": {"203.0.11", "203.0.2", "203.1", "10.25", "2001:db8", "2001:db8:1", "fd00:1", "fe80:1"},
 		"and the prefix of others":    {"203.0.113.1", "10.0.0.2"},
 		"no key has wildcards":        {"203.0.113.*", "203.*", "2001:db8:*"},
 		"no key has a mask":           {"203.0.113.0/255.255.255.0"},
 		"have no port":                {"203.0.113.7:80"},
 		"begins or ends with a blank": {" acme:", "203.0.113. "},
 		"that is invisible":           {"acme:\u200b"},
-		"":                            {"203.0.113.", "203.", "203.0.", "acme:", "acme", "user-", "2", "20", "2001:db8:", "2024:12", "cafe:1", "fd", "ip:203.0.113.", "v1.2", "user:7"},
+		"no key with a tag":           {"ip:203.0.113.0/24"},
+		"":                            {"203.0.113.", "203.", "203.0.", "203.0.113", "203.0", "203.0.26", "acme:", "acme", "user-", "2", "20", "2001:db8:", "2024:12", "cafe:1", "fd", "ip:203.0.113.", "v1.2", "user:7"},
 	} {
 		for _, text := range texts {
 			checkWarnings(t, "prefix", text, want)

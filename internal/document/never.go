@@ -41,13 +41,13 @@ var (
 		newForm(`^IPV4\.$`, "it is an address with a dot at its end: write the address alone"),
 		newForm(`^(0\d+(\.\d+){3}|\d+\.0\d+(\.\d+){2}|(\d+\.){2}0\d+\.\d+|(\d+\.){3}0\d+)(/\d+)?$`,
 			"keys of addresses have no leading zeros: write the address without them"),
-		newForm(`^IPV4(/\d+)?$`, "it looks like an address, but a part of it is too large"),
+		newForm(`^IPV4(/\d+)?$`, "it looks like an address or a network, but a number in it is too large"),
 	}
 	tagged = newForm(`^[^:.]*[^:.0-9a-fA-F][^:.]*:(ADDRESS/\d+)$`, "no key with a tag is such a network: write prefix: with the tag and "+
 		"the beginning of the addresses, or let the program count addresses without a tag")
 	beginning = newForm(`^\d{1,3}(\.\d{1,3}){1,2}\.?$`, "it is the beginning of an address, and no key: write prefix: with a dot at the end, "+
 		"or network: with its length")
-	moreOfIPv4 = newForm(`^\d{1,3}(\.\d{1,3}){1,2}$`, "it is the prefix of more networks, as 203.0.11 is of 203.0.110 to 203.0.119: "+
+	moreOfIPv4 = newForm(`^\d{1,3}(\.\d{1,3})?\.([1-9]|1\d|2[0-5])$`, "it is the prefix of more networks, as 203.0.11 is of 203.0.110 to 203.0.119: "+
 		"end it with a dot, or write network:")
 	moreOfIPv6 = newForm(`^([23][0-9a-f]{3}|f[de][0-9a-f]{2})(:[0-9a-f]{1,4}){1,6}$`, "it is the prefix of more networks, as 2001:db8:1 is "+
 		"of 2001:db8:10: write network:")
@@ -80,7 +80,7 @@ func neverApplies(kind, text string) string {
 
 func formsOf(kind string) []form {
 	if kind == "prefix" {
-		return []form{moreOfIPv4, moreOfIPv6}
+		return []form{moreOfIPv4, moreOfIPv6, tagged}
 	}
 	return []form{beginning, tagged}
 }

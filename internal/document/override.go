@@ -1,6 +1,7 @@
 package document
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -147,7 +148,7 @@ func (r *reader) network(o *Override, n *yaml.Node) {
 	case none == nil && !strings.Contains(o.Value, "/"):
 		r.Fault(n, "it is an address: write its length, such as /32, or key: instead of network:")
 	case err != nil:
-		r.Fault(n, "it is not a network, such as 203.0.113.0/28 or 2001:db8::/48")
+		r.Fault(n, "%s", cmp.Or(neverApplies("network", o.Value), "it is not a network, such as 203.0.113.0/28 or 2001:db8::/48"))
 	case p.Addr().Is4In6():
 		r.Fault(n, "it is a network of IPv4: write it as one")
 	case p != p.Masked():
