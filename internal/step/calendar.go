@@ -43,16 +43,6 @@ func unitOfPeriod(period int64) unit {
 	return unit{}
 }
 
-// unitOfWord returns the unit of a word in a text. The zero unit is none.
-func unitOfWord(word string) unit {
-	for _, unit := range units {
-		if unit.word == word {
-			return unit
-		}
-	}
-	return unit{}
-}
-
 // Unit returns the word for the windows of a Calendar.
 func (m Numbers) Unit() string { return unitOfPeriod(m.Period).word }
 
@@ -201,12 +191,13 @@ func (p *Policy) takeCalendar(s *[2]int64, now, n int64, charge bool, c *Cell) b
 	return fits
 }
 
-// settleCalendar counts n more units, or gives them back if the window is that of their charge.
+// settleCalendar counts n more units, or gives them back if the window is that of their charge. Those of an earlier one
+// have come back, and a later one has not begun if the clock has gone back.
 func (p *Policy) settleCalendar(s *[2]int64, now, at, n int64) {
 	clock := p.clockOf(s, now, p.Clock(now))
 	used := used(s, clock)
-	if n < 0 && p.Clock(at) < clock {
-		return // of an earlier window: they have come back
+	if n < 0 && p.Clock(at) != clock {
+		return
 	}
 	p.setAny(s, now, clock, max(min(used+min(n, p.most), p.most), 0))
 }

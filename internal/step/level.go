@@ -152,12 +152,13 @@ func (p *Policy) addLevel(s *[2]int64, now, n int64) {
 // dropLevel gives back less by what has come back since the charge: had the units not been taken, nothing might have been
 // used, and the level would not have fallen any further.
 func (p *Policy) dropLevel(s *[2]int64, now, at, n int64) {
-	if p.calls && s[1] != p.shows(at)+p.per {
-		return // another call was the last
-	}
 	clock := p.clockOf(s, now, p.shows(now))
 	used := used(s, clock)
-	back := n*p.per - max(clock-p.shows(at), 0)
+	passed := clock - p.shows(at)
+	if passed < 0 && p.steps.by > 1 {
+		return // of a window that has not begun: the clock has gone back
+	}
+	back := n*p.per - max(passed, 0)
 	if back > 0 {
 		p.set(s, now, clock, max(used-back, 0))
 	}
