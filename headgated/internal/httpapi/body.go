@@ -16,9 +16,13 @@ import (
 	"github.com/headgate/headgate/internal/yamltree"
 )
 
-// A body is the JSON of a request, read once from front to back by who knows what comes. Package json would take names in
-// other case, names that are there twice, of which the last counts, and halves of characters, which make different keys one.
-// What is not valid is said with its place, and without any text of the request, because that has keys.
+// A body is the JSON of a request, read once from front to back by who knows what comes. That is faster than package
+// json, which would also take names in other case; names that are there twice, of which the last counts; and halves of
+// characters, so that different keys become one. What is not valid is said with its place, and without any text of the
+// request, because that has keys.
+//
+// The functions that read a value leave a fault behind, instead of returning an error each: the first counts, and
+// nothing is read after it.
 type body struct {
 	text  []byte
 	next  int
@@ -63,7 +67,7 @@ func parse(text []byte, read func(*body)) error {
 	}
 	asked := &body{text: text}
 	read(asked)
-	asked.peek()
+	asked.peek() // behind white space, nothing may be left
 	if asked.fault == "" && asked.next < len(text) {
 		asked.fail("has something behind its end")
 	}
@@ -115,7 +119,7 @@ func (b *body) word(wanted string) bool {
 	return true
 }
 
-// object yields the names of the members of an object, of which it has each once at most. Who ranges reads their values.
+// object yields the names of the members of an object, which has each once at most. Who ranges reads their values.
 func (b *body) object(names ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		var seen uint // a bit for each name
@@ -135,6 +139,7 @@ func (b *body) object(names ...string) iter.Seq[string] {
 				return
 			}
 			seen |= 1 << index
+			// The places of a fault are put together from the inside out, so that a body without one needs none.
 			if !yield(names[index]) {
 				return
 			}
@@ -197,6 +202,7 @@ func (b *body) string() string {
 		return ""
 	}
 	b.next++
+	// Most strings are what they look like. Package json knows the rest, but for halves of characters, which it replaces.
 	written := b.text[begin-1 : b.next]
 	if !escaped && slices.IndexFunc(written, func(c byte) bool { return c < ' ' }) < 0 {
 		return string(b.text[begin : b.next-1])
@@ -217,6 +223,7 @@ func (b *body) whole() int64 {
 		b.next++
 	}
 	written := string(b.text[begin:b.next])
+	// A number that would be written in another way, such as 01, -0 or 1e3, is no unit, or is an error of the client.
 	number, err := strconv.ParseInt(written, 10, 64)
 	if err != nil || strconv.FormatInt(number, 10) != written {
 		b.fail("is not a whole number of 64 bits")
