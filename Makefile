@@ -95,6 +95,7 @@ soak: tools race-all ## the models, simulations, floods, histories and chaos at 
 	$(GO) test -count=1 -timeout 2h ./internal/lease -run "NeverOver|OneServer|Demand" -schedules 200000 -every
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/lease -run Processes -troubles 100
 	$(REQUIRE) $(GO) test -count=1 -timeout 2h ./internal/lease -run Stops -stops 1000
+	cd headgated && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./cmd/headgated -run ManyHolds -holds 10000
 	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./linearizability -histories 10000
 	cd test && $(REQUIRE) $(GO) test -count=1 -timeout 2h ./thirdparty/chaos -chaos 10m -users 1000
 	cd test/envoy && $(REQUIRE) $(GO) test -count=1 -timeout 2h -run Differential -requests 1000000
@@ -114,7 +115,7 @@ screenshots: tools ## the pictures in docs/images, anew: three minutes
 
 .PHONY: tools
 tools: ## install what make test needs
-	@scripts/install redis faketime nginx haproxy nutcracker prometheus npm python chromium && \
+	@scripts/install redis faketime nginx haproxy nutcracker prometheus npm python chromium ip && \
 		$(MAKE) -s --no-print-directory .bin/caddy/bin/caddy .bin/envoy .bin/rpc/done
 
 .bin/caddy/bin/caddy:

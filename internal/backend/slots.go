@@ -161,7 +161,7 @@ func Full(err error) (Answer, bool) {
 }
 
 // Take acquires a slot for each claim, in their order, at once or not at all, and s, which must be zero, holds them. If a
-// claim has a Queue, it is the only one, and waits.
+// claim has a Queue, it is the only one, and waits. After an error s holds nothing, and need not be released.
 func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	if ctx == nil {
 		return ErrNoContext
@@ -173,6 +173,7 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	defer func() {
 		if !done { // also if an observer panics
 			s.giveBack()
+			s.first.of = nil // to release it would tell the observer of slots that nobody holds
 		}
 	}()
 	from := 0 // of those that are told of

@@ -66,6 +66,7 @@ func TestPlaces(t *testing.T) {
 		{"emoji", `{"` + party + `": 1, "b": 1}`, "line 1, column 10: b"},
 		{"half of a character", `{"a": "\ud83c"}`, `line 1, column 7: this has half of a character: an escape such as \ud83c needs the other half behind it`},
 		{"halves the wrong way around", `{"\udf89\ud83c": 1}`, `line 1, column 2: this has half of a character: an escape such as \ud83c needs the other half behind it`},
+		{"half of a character behind what looks like an escape", `{"a": "\\ufffd\ud83c"}`, `line 1, column 7: this has half of a character: an escape such as \ud83c needs the other half behind it`},
 		{"a replacement character", `{"a": "\ufffd` + "\ufffd" + `", "b": 1}`, "line 1, column 18: b"},
 		{"twice", `{"a": 1, "b": {}, "a": 2}`, "line 1, column 10: b"},
 		{"deep", strings.Repeat("[", 70) + strings.Repeat("]", 70), "line 1, column 1: the document is a list, not a map"},

@@ -3,7 +3,9 @@ package yamltree
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -50,7 +52,7 @@ func (j *jsonText) value() *yaml.Node {
 		_, _ = j.decoder.Token() // its end
 	case string:
 		node.Tag, node.Value, node.Style = "!!str", value, yaml.DoubleQuotedStyle
-		if hasHalfCharacter(j.text[begin:j.decoder.InputOffset()], value) {
+		if HasHalfCharacter(j.text[begin:j.decoder.InputOffset()]) {
 			j.reader.Fault(node, `this has half of a character: an escape such as \ud83c needs the other half behind it`)
 		}
 	case json.Number:
@@ -86,13 +88,32 @@ func (j *jsonText) next() *yaml.Node {
 	return &yaml.Node{Line: j.line, Column: j.column}
 }
 
-// hasHalfCharacter reports whether a string has more replacement characters than its text says: package json puts them in
-// the place of escapes that are half of a character. Two keys could so become the same.
-func hasHalfCharacter(text []byte, value string) bool {
-	replaced := strings.Count(value, "\ufffd")
-	if replaced == 0 {
-		return false
+// HasHalfCharacter reports whether a string, as JSON has written it, has an escape of half a character without the other
+// half. Package json reads U+FFFD for each, so that two keys would become the same.
+func HasHalfCharacter(written []byte) bool {
+	for {
+		at := bytes.IndexByte(written, '\\')
+		if at < 0 {
+			return false
+		}
+		first, length := escape(written[at:])
+		written = written[at+length:]
+		if !utf16.IsSurrogate(first) {
+			continue
+		}
+		second, length := escape(written)
+		if utf16.DecodeRune(first, second) == utf8.RuneError {
+			return true
+		}
+		written = written[length:]
 	}
-	written := bytes.Count(text, []byte("\ufffd")) + bytes.Count(bytes.ToLower(text), []byte(`\ufffd`))
-	return replaced > written
+}
+
+// escape returns the code of an escape, if the text begins with one of four digits, and how long it is.
+func escape(text []byte) (code rune, length int) {
+	if !bytes.HasPrefix(text, []byte(`\u`)) {
+		return 0, 2
+	}
+	number, _ := strconv.ParseUint(string(text[2:6]), 16, 16) // which is valid
+	return rune(number), 6
 }
