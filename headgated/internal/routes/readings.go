@@ -28,7 +28,7 @@ func readings(uri *url.URL) [][]string {
 	// RawPath is what was sent, unless that is how Path is always written. EscapedPath alone would write a path anew in
 	// which something is not escaped that should be, and lose its encoded slashes.
 	sent := cmp.Or(uri.RawPath, uri.EscapedPath())
-	for _, text := range [...]string{sent, withoutParameters(sent)} {
+	for _, text := range distinct(sent, withoutParameters(sent)) {
 		split := segments(text)
 		names := decoded(split)
 		all.addEach(names)
@@ -36,11 +36,17 @@ func readings(uri *url.URL) [][]string {
 		all.add(decoded(resolvedEmpty(split)))
 		whole := strings.Join(names, "/")
 		slashes := strings.ReplaceAll(whole, `\`, "/")
-		for _, text := range [...]string{whole, withoutParameters(whole), slashes, withoutParameters(slashes)} {
+		for _, text := range distinct(whole, withoutParameters(whole), slashes, withoutParameters(slashes)) {
 			all.addEach(strings.Split(text, "/"))
 		}
 	}
 	return all
+}
+
+// distinct returns texts, each once: most paths have no parameters and no backslash.
+func distinct(texts ...string) []string {
+	slices.Sort(texts)
+	return slices.Compact(texts)
 }
 
 // isPlain reports whether all servers read a path alike, but for empty segments at its end.
