@@ -55,8 +55,8 @@ func TestURLs(t *testing.T) {
 // What is wrong with a URL is said without it.
 func TestURLFaults(t *testing.T) {
 	for url, want := range map[string]string{
-		"redis://anna:geheim@h/1?addr=h:1":            "a Cluster has no database but 0",
-		"redis://anna:geheim@h?addr=geheim":           "the URL has not the form",
+		"redis://anna@h/1?addr=h:1":                   "a Cluster has no database but 0",
+		"redis://anna@h?addr=geheim":                  "the URL has not the form",
 		"redis://h?master_name=geheim&password=a@b":   "the URL has not the form",
 		"redis://h?master_name=x&replica_only=true":   "a replica is behind its master",
 		"redis://anna:geheim@h?addr=h:1":              "give one of them",
