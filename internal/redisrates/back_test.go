@@ -63,3 +63,24 @@ func TestClockStepsBackAcrossABorder(t *testing.T) {
 		})
 	}
 }
+
+// A clock that steps back to the instant of a call does not make that the last one: a later call was.
+func TestClockStepsBackToACall(t *testing.T) {
+	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, redistest.Start(t).Addr())
+	now := int64(1_800_000_000_000_000)
+	s.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
+	p := &s.limiter(t, "l", interval(time.Minute))[0]
+	first := s.charge(t, p, "k", 1)
+	now += 600e6
+	s.charge(t, p, "k", 1)
+	now -= 600e6
+	first.N = -1
+	given := []step.Cell{first}
+	_, err := s.Ask(t.Context(), step.Settle, given)
+	if err != nil || given[0].Remaining != 0 {
+		t.Errorf("%d left, %v", given[0].Remaining, err)
+	}
+	if again := s.charge(t, p, "k", 1); again.Short == 0 {
+		t.Error("another call is admitted")
+	}
+}

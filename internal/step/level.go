@@ -152,9 +152,6 @@ func (p *Policy) addLevel(s *[2]int64, now, n int64) {
 // dropLevel gives back less by what has come back since the charge: had the units not been taken, nothing might have been
 // used, and the level would not have fallen any further.
 func (p *Policy) dropLevel(s *[2]int64, now, at, n int64) {
-	if p.calls && s[1] != p.shows(at)+p.per {
-		return // another call was the last
-	}
 	clock := p.clockOf(s, now, p.shows(now))
 	used := used(s, clock)
 	back := n*p.per - max(clock-p.shows(at), 0)

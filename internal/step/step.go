@@ -277,6 +277,8 @@ func (c *Cell) Changes(mode Mode, others bool) bool {
 // counts no more than its Debt, and a log has no more than the newest instants. It never gives back more than was counted.
 func (c *Cell) Settle(s []int64, now int64) {
 	p, n, at := c.Policy, c.N, c.At
+	// Of a MinInterval, only the last call is given back. Take changes the state if the clock has gone back behind that.
+	last := s == nil || !p.calls || s[1] == p.shows(at)+p.per && s[1]-p.shows(now) <= p.most
 	c.N = 0
 	c.Take(s, now, false)
 	short := max(n-c.Remaining, 0)
@@ -290,6 +292,7 @@ func (c *Cell) Settle(s []int64, now int64) {
 		p.settleCalendar((*[2]int64)(s), now, at, n)
 	case n > 0:
 		p.push(s, now, n)
+	case !last: // another call was the last
 	case p.kind == isLevel:
 		p.dropLevel((*[2]int64)(s), now, at, min(-n, p.most/p.per))
 	case p.kind == isWindow:

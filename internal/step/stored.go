@@ -49,6 +49,9 @@ func (p *Policy) SetLevel(state []int64, now, level int64) {
 	clock := p.clockOf(s, now, p.Clock(now))
 	used := used(s, clock)
 	p.setAny(s, now, clock, used)
+	if p.calls {
+		s[1] = level // also if that is further ahead than it can be: Settle compares it with the call that it corrects
+	}
 }
 
 // SetWindow makes the state of a window, of which the counts are set, that is read elsewhere.
