@@ -414,6 +414,26 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
+// A server that was away is back if it answers that a hash slot is elsewhere: it decides about the others.
+func TestProbeOfAHashSlotElsewhere(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+		f.be(failing(errors.New("connection refused")))
+		for s.servers.first.breaker.away() == nil {
+			_, _ = s.askFor(t.Context(), p, "k")
+		}
+		time.Sleep(maxPause)
+		f.be(failing(proto("MOVED 3999 127.0.0.1:6381")))
+		if source, err := s.askFor(t.Context(), p, "elsewhere"); err != nil || source != step.SourceLocal {
+			t.Error(source, err)
+		}
+		synctest.Wait()
+		f.be(nil)
+		if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore {
+			t.Error(source, err)
+		}
+	})
+}
+
 // A proto is an error that a server replied.
 type proto string
 

@@ -234,7 +234,8 @@ func (s *Store) probe(to *server, batch []*question) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.timeout)
 	defer cancel()
-	if to.breaker.tried(tryCommands(ctx, s.client, name)) {
+	fault := serverFailure(tryCommands(ctx, s.client, name)) // the hash slot may be elsewhere
+	if to.breaker.tried(fault) {
 		s.changed(nil)
 	}
 }
