@@ -61,6 +61,14 @@ func TestClockStepsBackAcrossABorder(t *testing.T) {
 			ask(t, ps, -40, 1, false)
 			ask(t, ps, 150, 1, false)
 		})
+		t.Run(numbers.String()+", by two windows", func(t *testing.T) {
+			ps := s.limiter(t, "two", numbers)
+			ask(t, ps, -100, all, true)
+			later := ask(t, ps, 2*numbers.Period, all, true)
+			ask(t, ps, -90, 1, false)
+			giveBack(t, -80, later) // it is of no window that has been
+			ask(t, ps, -70, 1, false)
+		})
 	}
 }
 

@@ -51,6 +51,7 @@ for i = 1, #KEYS do
       if sound then answer = rep('0', 16 - #v) .. v end
       if only > 0 and (ahead or sound and v - only ~= 0) then lower = 0 end -- another call was the last
     end
+    if not rate and charged > clock then lower = 0 end -- of a window that has not begun: the clock has gone back
     lower = min(max(lower - max(clock - charged, 0), 0), used) -- less what has come back since
     local after = raise > 0 and max(used, min(used + raise, most)) or used - lower
     if not sound or after == used and not ahead then -- nothing

@@ -202,12 +202,13 @@ func (p *Policy) takeCalendar(s *[2]int64, now, n int64, charge bool, c *Cell) b
 	return fits
 }
 
-// settleCalendar counts n more units, or gives them back if the window is that of their charge.
+// settleCalendar counts n more units, or gives them back if the window is that of their charge. Those of an earlier one
+// have come back, and a later one has not begun if the clock has gone back.
 func (p *Policy) settleCalendar(s *[2]int64, now, at, n int64) {
 	clock := p.clockOf(s, now, p.Clock(now))
 	used := used(s, clock)
-	if n < 0 && p.Clock(at) < clock {
-		return // of an earlier window: they have come back
+	if n < 0 && p.Clock(at) != clock {
+		return
 	}
 	p.setAny(s, now, clock, max(min(used+min(n, p.most), p.most), 0))
 }

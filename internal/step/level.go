@@ -154,7 +154,11 @@ func (p *Policy) addLevel(s *[2]int64, now, n int64) {
 func (p *Policy) dropLevel(s *[2]int64, now, at, n int64) {
 	clock := p.clockOf(s, now, p.shows(now))
 	used := used(s, clock)
-	back := n*p.per - max(clock-p.shows(at), 0)
+	passed := clock - p.shows(at)
+	if passed < 0 && p.steps.by > 1 {
+		return // of a window that has not begun: the clock has gone back
+	}
+	back := n*p.per - max(passed, 0)
 	if back > 0 {
 		p.set(s, now, clock, max(used-back, 0))
 	}
