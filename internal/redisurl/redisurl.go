@@ -53,6 +53,9 @@ func Open(text string, config Config) (redis.UniversalClient, error) {
 		return nil, errForm
 	}
 	query := address.Query()
+	if config.PasswordFile != "" && passwordOf(address, query) != "" {
+		return nil, errPasswords
+	}
 	switch {
 	case query.Has("master_name"):
 		return config.sentinel(text)
@@ -62,18 +65,23 @@ func Open(text string, config Config) (redis.UniversalClient, error) {
 	return config.server(text)
 }
 
+// passwordOf returns the password of Redis in a URL. Before the host of a Sentinel there is that of the Sentinel.
+func passwordOf(address *url.URL, query url.Values) string {
+	if query.Has("master_name") {
+		return query.Get("password")
+	}
+	password, _ := address.User.Password()
+	return password
+}
+
 func (c *Config) server(text string) (redis.UniversalClient, error) {
 	o, err := redis.ParseURL(text)
 	if err != nil { // which may quote any part of the URL
 		return nil, errForm
 	}
-	o.CredentialsProviderContext, err = c.credentials(o.Username, o.Password)
-	if err != nil {
-		return nil, err
-	}
 	o.ContextTimeoutEnabled = true
-	c.times(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	once(&o.DialerRetries, &o.MaxRetries)
+	o.CredentialsProviderContext = c.provider(o.Username)
+	c.set(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.DialerRetries, &o.MaxRetries)
 	return redis.NewClient(o), nil
 }
 
@@ -92,13 +100,9 @@ func (c *Config) cluster(address *url.URL, query url.Values) (redis.UniversalCli
 	if o.ReadOnly || o.RouteByLatency || o.RouteRandomly {
 		return nil, errReplicas
 	}
-	o.CredentialsProviderContext, err = c.credentials(o.Username, o.Password)
-	if err != nil {
-		return nil, err
-	}
 	o.ContextTimeoutEnabled = true
-	c.times(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	once(&o.DialerRetries, &o.MaxRetries)
+	o.CredentialsProviderContext = c.provider(o.Username)
+	c.set(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.DialerRetries, &o.MaxRetries)
 	return redis.NewClusterClient(o), nil
 }
 
@@ -107,24 +111,19 @@ func (c *Config) sentinel(text string) (redis.UniversalClient, error) {
 	if err != nil || o.MasterName == "" {
 		return nil, errForm
 	}
-	if o.RouteByLatency || o.RouteRandomly { // of which go-redis makes a panic
+	routed := o.RouteByLatency || o.RouteRandomly // of which go-redis makes a panic
+	if routed || o.ReplicaOnly || o.UseDisconnectedReplicas {
 		return nil, errReplicas
-	}
-	if o.ReplicaOnly || o.UseDisconnectedReplicas {
-		return nil, errReplicas
-	}
-	o.CredentialsProviderContext, err = c.credentials(o.Username, o.Password)
-	if err != nil {
-		return nil, err
 	}
 	o.ContextTimeoutEnabled = true
-	c.times(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
-	once(&o.DialerRetries, &o.MaxRetries)
+	o.CredentialsProviderContext = c.provider(o.Username)
+	c.set(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.DialerRetries, &o.MaxRetries)
 	return redis.NewFailoverClient(o), nil
 }
 
-// times sets the times that the URL has not.
-func (c *Config) times(dial, read, write *time.Duration) {
+// set sets what the URL has not: the times, and that a client tries once. So a connection that is refused or cut is known
+// at once, and no charge is sent again.
+func (c *Config) set(dial, read, write *time.Duration, dials, retries *int) {
 	*dial = cmp.Or(*dial, c.Timeout)
 	if *read <= 0 {
 		*read = c.Timeout // a call's own deadline may be earlier
@@ -132,24 +131,14 @@ func (c *Config) times(dial, read, write *time.Duration) {
 	if *write <= 0 {
 		*write = c.Timeout
 	}
-}
-
-// once has a client try once: a connection that is refused or cut is known at once, and no charge is sent again.
-func once(dials, retries *int) {
 	*dials = cmp.Or(*dials, 1)
 	*retries = cmp.Or(*retries, -1)
 }
 
-// A provider is what go-redis calls for each connection.
-type provider = func(context.Context) (user, password string, err error)
-
-// credentials returns the provider of a user, or nil without a PasswordFile.
-func (c *Config) credentials(user, password string) (provider, error) {
+// provider returns what go-redis calls for each connection of a user, or nil without a PasswordFile.
+func (c *Config) provider(user string) func(context.Context) (user, password string, err error) {
 	if c.PasswordFile == "" {
-		return nil, nil //nolint:nilnil // go-redis takes a nil function for none
-	}
-	if password != "" {
-		return nil, errPasswords
+		return nil
 	}
 	return func(context.Context) (string, string, error) {
 		password, err := Read(c.PasswordFile)
@@ -157,7 +146,7 @@ func (c *Config) credentials(user, password string) (provider, error) {
 			return "", "", fmt.Errorf("the file of the password of Redis: %w", err)
 		}
 		return user, password, nil
-	}, nil
+	}
 }
 
 // errEmpty is about a file of a secret.
