@@ -78,14 +78,6 @@ func (b *breaker) wait() {
 	b.due = time.Now().Add(b.pause + rand.N(b.pause/2) - b.pause/4)
 }
 
-// An attempt is a call that was sent.
-type attempt struct {
-	start   time.Time
-	answers uint64 // of the server until then
-}
-
-func (b *breaker) attempt(start time.Time) attempt { return attempt{start, b.answers.Load()} }
-
 // answered notes an answer.
 func (b *breaker) answered() {
 	b.answers.Add(1)
@@ -110,20 +102,21 @@ func (b *breaker) tried(err error) (back bool) {
 	return b.open.Swap(false)
 }
 
-// failed notes a failure, and reports whether the server is away since then, which a silence makes it that is so long.
-func (b *breaker) failed(a attempt, err error, silence time.Duration) (away bool) {
+// failed notes that a call has failed, until the sending of which the server had given so many answers. It reports whether
+// the server is away since then, which a silence makes it that is so long.
+func (b *breaker) failed(sent time.Time, answered uint64, err error, silence time.Duration) (away bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	silent := outOfTime(err)
 	if silent {
 		switch answers := b.answers.Load(); {
-		case answers != a.answers:
+		case answers != answered:
 			return false
 		case answers != b.silentAt, b.silentSince.IsZero():
-			b.silentAt, b.silentSince = answers, a.start
+			b.silentAt, b.silentSince = answers, sent
 			b.failures.Store(0)
-		case a.start.Before(b.silentSince):
-			b.silentSince = a.start
+		case sent.Before(b.silentSince):
+			b.silentSince = sent
 		}
 	}
 	if b.open.Load() {

@@ -62,12 +62,7 @@ func (ss *servers) of(names *rediskey.Names, c *step.Cell) (to *server, hash int
 // hasSlots reports whether a call may have keys of one hash slot only.
 func (ss *servers) hasSlots() bool { return ss.cluster != nil || ss.slotted.Load() }
 
-func (ss *servers) masters() map[string]*server {
-	if m := ss.byAddress.Load(); m != nil {
-		return *m
-	}
-	return nil
-}
+func (ss *servers) masters() map[string]*server { return *ss.byAddress.Load() }
 
 func (ss *servers) add(address string) *server {
 	ss.mu.Lock()
@@ -77,9 +72,6 @@ func (ss *servers) add(address string) *server {
 		return server
 	}
 	grown := maps.Clone(old)
-	if grown == nil {
-		grown = make(map[string]*server)
-	}
 	grown[address] = new(server)
 	ss.byAddress.Store(&grown)
 	return grown[address]
@@ -172,11 +164,23 @@ func (e *elsewhere) away() error {
 	return e.reason
 }
 
-// A group is cells of one hash slot.
+// A group is some cells of a question, such as those of one hash slot.
 type group struct {
 	hash  int
 	cells []step.Cell
 	at    []int // of each cell, its index in the question
+}
+
+func (g *group) add(cells []step.Cell, i int) {
+	g.cells = append(g.cells, cells[i])
+	g.at = append(g.at, i)
+}
+
+// copyTo copies the answers to the question.
+func (g *group) copyTo(cells []step.Cell) {
+	for i, at := range g.at {
+		cells[at] = g.cells[i]
+	}
 }
 
 func (s *Store) groups(cells []step.Cell) (groups []group) {
@@ -189,7 +193,7 @@ func (s *Store) groups(cells []step.Cell) (groups []group) {
 		if g < 0 {
 			g, groups = len(groups), append(groups, group{hash: hash})
 		}
-		groups[g].cells, groups[g].at = append(groups[g].cells, cells[i]), append(groups[g].at, i)
+		groups[g].add(cells, i)
 	}
 	return groups
 }
@@ -202,15 +206,6 @@ func (g *group) room() int64 {
 		least = min(least, c.Policy.Max()/max(c.N, 1))
 	}
 	return least
-}
-
-// answers copies the answers of groups to the cells.
-func answers(cells []step.Cell, groups []group) {
-	for _, g := range groups {
-		for i, at := range g.at {
-			cells[at] = g.cells[i]
-		}
-	}
 }
 
 // decide asks about cells, which may be in several hash slots. The first time that the only server says that it has
@@ -238,22 +233,20 @@ func (s *Store) askSlots(ctx context.Context, mode step.Mode, cells []step.Cell)
 	case mode == step.Allow:
 		return s.inTurn(ctx, cells, groups)
 	}
-	return s.askEach(ctx, mode, cells)
+	return s.askEach(ctx, mode, cells, groups)
 }
 
 // askEach asks about cells of each hash slot at the same time.
-func (s *Store) askEach(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
-	groups := s.groups(cells)
-	if len(groups) == 1 {
-		return s.ask(ctx, mode, cells)
-	}
+func (s *Store) askEach(ctx context.Context, mode step.Mode, cells []step.Cell, groups []group) (allowed bool, err error) {
 	fits, faults := make([]bool, len(groups)), make([]error, len(groups))
 	var all sync.WaitGroup
 	for i := range groups {
 		all.Go(func() { fits[i], faults[i] = s.ask(ctx, mode, groups[i].cells) })
 	}
 	all.Wait()
-	answers(cells, groups)
+	for i := range groups {
+		groups[i].copyTo(cells)
+	}
 	return !slices.Contains(fits, false), errors.Join(faults...)
 }
 
@@ -289,40 +282,40 @@ func (s *Store) inTurn(ctx context.Context, cells []step.Cell, groups []group) (
 		}
 		break
 	}
-	answers(cells, groups)
+	for i := range groups {
+		groups[i].copyTo(cells)
+	}
 	return allowed, nil
 }
 
 // giveBack gives charges back, once, and waits for that until the deadline. The settlement itself may take longer.
 func (s *Store) giveBack(deadline time.Time, groups []group) {
-	done := make(chan []step.Cell, 1)
-	var made []step.Cell
+	var made []*step.Cell
+	var back []step.Cell
 	for _, g := range groups {
-		for _, c := range g.cells {
-			if c.N > 0 && !c.Policy.CountDenied {
-				c.N = -c.N
+		for i := range g.cells {
+			if c := &g.cells[i]; c.N > 0 && !c.Policy.CountDenied {
 				made = append(made, c)
+				back = append(back, *c)
+				back[len(back)-1].N = -c.N
 			}
 		}
 	}
 	if len(made) == 0 {
 		return
 	}
+	done := make(chan bool, 1)
 	go func() {
-		_, _ = s.askEach(context.Background(), step.Settle, made)
-		done <- made
+		_, _ = s.askEach(context.Background(), step.Settle, back, s.groups(back))
+		done <- true
 	}()
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
-	case made = <-done:
-		for _, g := range groups {
-			for i := range g.cells {
-				if c := &g.cells[i]; c.N > 0 && !c.Policy.CountDenied {
-					c.Reading, made = made[0].Reading, made[1:]
-					c.RetryAfter = 0
-				}
-			}
+	case <-done:
+		for i, c := range made {
+			c.Reading = back[i].Reading
+			c.RetryAfter = 0
 		}
 	case <-timer.C:
 	}

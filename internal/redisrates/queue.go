@@ -49,31 +49,22 @@ type question struct {
 	err     error
 
 	start, deadline time.Time
-	callerDeadline  time.Time   // of the caller's context; zero: none
-	done            chan signal // with room for both: each is sent at most once
+	callerDeadline  time.Time  // of the caller's context; zero: none
+	done            chan error // err, or errLate: then it must not be read. It has room for both, each sent at most once
 	alone           [1]*question
 	room            [2]step.Cell
 
 	// The lock of the server guards the rest.
-	dropped       bool // nobody waits for the answer
-	extended      bool // by the time for which this process was stopped
-	watched       bool // in the list of the server
-	before, after *question
+	dropped       bool      // nobody waits for the answer
+	extended      bool      // by the time for which this process was stopped
+	before, after *question // in the list of the server; nil: it is not watched
 }
-
-// A signal wakes the caller of a question.
-type signal bool
-
-const (
-	answered signal = false // the answer is there
-	late     signal = true  // it is not in time, and the question must not be read
-)
 
 // newQuestion returns a question about a copy of the cells.
 func (s *Store) newQuestion(mode step.Mode, cells []step.Cell) *question {
 	q, ok := s.questions.Get().(*question)
 	if !ok {
-		q = &question{done: make(chan signal, 2)}
+		q = &question{done: make(chan error, 2)}
 	}
 	q.mode, q.cells = mode, append(q.room[:0], cells...)
 	for i := range cells {
@@ -99,10 +90,10 @@ type server struct {
 	asked    int // questions of these calls
 	waiting  []*question
 
-	// The questions that wait or are in flight, nearly in the order of their deadlines, and the alarm for the first. A
-	// timer for each would take 8 % of a client's processor time.
-	first, last *question
-	alarm       *time.Timer
+	// The questions that wait or are in flight, in the order of their deadlines, and the alarm for the first. A timer for
+	// each would take 8 % of a client's processor time. The list is a ring, in which this question is none.
+	watched question
+	alarm   *time.Timer
 }
 
 // submit asks a server, and waits for the answer until the Timeout, or until the context ends. After an error the
@@ -157,15 +148,14 @@ func (s *Store) submit(ctx context.Context, to *server, q *question) error {
 	}
 	defer s.sendWaiting(to) // also if an observer panics
 	s.call(to, q.alone[:], q.start, q.deadline)
-	<-q.done
-	return q.err
+	return <-q.done
 }
 
 // await waits for a question that another goroutine sends.
 func (s *Store) await(ctx context.Context, to *server, q *question, watched bool) error {
 	done := ctx.Done()
 	if watched && done == nil { // a select takes longer
-		return q.wake(<-q.done)
+		return <-q.done
 	}
 	var timer *time.Timer
 	var alarm <-chan time.Time
@@ -179,8 +169,8 @@ func (s *Store) await(ctx context.Context, to *server, q *question, watched bool
 	for {
 		err := errLate
 		select {
-		case signal := <-q.done:
-			return q.wake(signal)
+		case err := <-q.done:
+			return err
 		case <-alarm:
 		case <-done:
 			err = ctx.Err()
@@ -191,18 +181,11 @@ func (s *Store) await(ctx context.Context, to *server, q *question, watched bool
 			to.mu.Unlock()
 			continue
 		}
-		to.unwatch(q)
+		q.unwatch()
 		q.dropped = true
 		to.mu.Unlock()
 		return err
 	}
-}
-
-func (q *question) wake(s signal) error {
-	if s == late {
-		return errLate
-	}
-	return q.err
 }
 
 // sendWaiting sends the questions that wait by now, in a goroutine, so that the caller has its answer before it works for
@@ -244,7 +227,8 @@ func (s *Store) probe(to *server, batch []*question) {
 // itself was stopped, it charges once more: that may charge twice, and less is admitted. What gives units back, or
 // reports them, is never sent again, as it would make room that is not there. It reports whether the server works.
 func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (works bool) {
-	attempt := to.breaker.attempt(start)
+	sent := start
+	answered := to.breaker.answers.Load()
 	err, failure := s.send(deadline, batch)
 	silent := outOfTime(failure) && s.pauses.since(start) > 0
 	if silent {
@@ -252,7 +236,8 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (
 		if again, deadline := s.sentAgain(to, batch, now); len(again) > 0 {
 			s.pauses.watch(now)
 			silent = false
-			attempt = to.breaker.attempt(now)
+			sent = now
+			answered = to.breaker.answers.Load()
 			err, failure = s.send(deadline, again)
 		}
 	}
@@ -261,7 +246,7 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (
 	case failure == nil:
 		works = true
 		to.breaker.answered()
-	case to.breaker.failed(attempt, failure, maxSilence*s.timeout):
+	case to.breaker.failed(sent, answered, failure, maxSilence*s.timeout):
 		s.changed(failure)
 	}
 	if err != nil || to.elsewhere.noted.Load() {
@@ -270,11 +255,11 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (
 	s.called(store.Call{Questions: len(batch), Took: time.Since(start), Err: err})
 	to.mu.Lock()
 	for _, q := range batch {
-		to.unwatch(q)
+		q.unwatch()
 	}
 	to.mu.Unlock()
 	for _, q := range batch {
-		q.done <- answered
+		q.done <- q.err
 	}
 	return works
 }
@@ -326,8 +311,8 @@ func (s *Store) extend(to *server, q *question, now time.Time) bool {
 	if q.extended || !deadline.After(now) || !deadline.After(q.deadline) {
 		return false
 	}
-	watched := q.watched
-	to.unwatch(q)
+	watched := q.after != nil
+	q.unwatch()
 	q.extended = true
 	q.deadline = deadline
 	if watched {
@@ -387,11 +372,16 @@ func (to *server) next(done int) (batch []*question) {
 // watch has the caller of a question woken when it is late, unless it is so much earlier than the others that the
 // caller has to do that.
 func (s *Store) watch(to *server, q *question) bool {
-	if to.last != nil && to.last.deadline.Sub(q.deadline) > s.timeout/100 {
+	ring := &to.watched
+	if ring.after == nil {
+		ring.before = ring
+		ring.after = ring
+	}
+	if ring.before != ring && ring.before.deadline.Sub(q.deadline) > s.timeout/100 {
 		return false
 	}
 	to.insert(q)
-	if to.first != q {
+	if ring.after != q {
 		return true
 	}
 	if to.alarm == nil {
@@ -404,41 +394,24 @@ func (s *Store) watch(to *server, q *question) bool {
 
 // insert puts a question into the list, behind those that are due before: nearly always, that is all.
 func (to *server) insert(q *question) {
-	q.watched = true
-	q.before = to.last
-	for q.before != nil && q.before.deadline.After(q.deadline) {
-		q.before = q.before.before
+	before := to.watched.before
+	for before != &to.watched && before.deadline.After(q.deadline) {
+		before = before.before
 	}
-	if q.before != nil {
-		q.after = q.before.after
-		q.before.after = q
-	} else {
-		q.after = to.first
-		to.first = q
-	}
-	if q.after != nil {
-		q.after.before = q
-	} else {
-		to.last = q
-	}
+	q.before = before
+	q.after = before.after
+	q.before.after = q
+	q.after.before = q
 }
 
-// unwatch forgets a question. The alarm stays: it rings once for nobody.
-func (to *server) unwatch(q *question) {
-	if !q.watched {
-		return
-	}
-	if q.before != nil {
-		q.before.after = q.after
-	} else {
-		to.first = q.after
-	}
+// unwatch takes a question out of the list, if it is there. The alarm stays: it rings once for nobody.
+func (q *question) unwatch() {
 	if q.after != nil {
+		q.before.after = q.after
 		q.after.before = q.before
-	} else {
-		to.last = q.before
+		q.before = nil
+		q.after = nil
 	}
-	q.watched, q.before, q.after = false, nil, nil
 }
 
 // ring wakes those that are late.
@@ -446,15 +419,16 @@ func (s *Store) ring(to *server) {
 	to.mu.Lock()
 	defer to.mu.Unlock()
 	now := time.Now()
-	for q := to.first; q != nil && !q.deadline.After(now); q = to.first {
-		if s.extend(to, q, now) {
-			continue
+	first := to.watched.after
+	for first != &to.watched && !first.deadline.After(now) {
+		if !s.extend(to, first, now) {
+			first.unwatch()
+			first.dropped = true
+			first.done <- errLate
 		}
-		to.unwatch(q)
-		q.dropped = true
-		q.done <- late
+		first = to.watched.after
 	}
-	if to.first != nil {
-		to.alarm.Reset(time.Until(to.first.deadline))
+	if first != &to.watched {
+		to.alarm.Reset(time.Until(first.deadline))
 	}
 }

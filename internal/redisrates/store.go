@@ -69,15 +69,9 @@ type Store struct {
 // New returns a store over a client of one server, of Sentinels, or of a Cluster. It does not connect. The error joins
 // all that is wrong.
 func New(client redis.UniversalClient, c Config) (*Store, error) {
-	if c.Prefix == "" {
-		c.Prefix = "headgate"
-	}
-	if c.Timeout == 0 {
-		c.Timeout = 100 * time.Millisecond
-	}
-	if c.RefusalTTL == 0 {
-		c.RefusalTTL = time.Second
-	}
+	c.Prefix = cmp.Or(c.Prefix, "headgate")
+	c.Timeout = cmp.Or(c.Timeout, 100*time.Millisecond)
+	c.RefusalTTL = cmp.Or(c.RefusalTTL, time.Second)
 	if faults := append(c.faults(), clientFaults(client)...); len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
@@ -87,6 +81,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 		pauses: pauses{step: c.Timeout / looks},
 	}
 	s.servers.cluster, _ = client.(*redis.ClusterClient)
+	s.servers.byAddress.Store(&map[string]*server{})
 	if c.Failure == Local {
 		s.local = memory.New(0)
 	}
@@ -228,22 +223,19 @@ func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (all
 	if !errors.Is(err, errOtherWindow) {
 		return allowed, err
 	}
-	var leftAlone []step.Cell
+	var leftAlone group
 	for i := range cells {
 		if cells[i].Short == undecided {
-			leftAlone = append(leftAlone, cells[i])
+			leftAlone.add(cells, i)
 		}
 	}
-	allowed, _, err = s.askOnce(within.By(ctx, deadline), mode, leftAlone)
+	allowed, _, err = s.askOnce(within.By(ctx, deadline), mode, leftAlone.cells)
 	if errors.Is(err, errOtherWindow) {
 		err = errForeign
 	}
+	leftAlone.copyTo(cells)
 	for i := range cells {
-		if cells[i].Short == undecided {
-			cells[i], leftAlone = leftAlone[0], leftAlone[1:]
-		} else {
-			allowed = allowed && cells[i].Short == 0
-		}
+		allowed = allowed && cells[i].Short == 0
 	}
 	return allowed, err
 }
@@ -270,8 +262,7 @@ func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, er
 	defer s.refusals.begin(cells)()
 	allowed = true
 	var faults []error
-	var there []step.Cell
-	var from []int
+	var there group
 	for i := range cells {
 		c := &cells[i]
 		switch c.Source {
@@ -282,25 +273,23 @@ func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, er
 		case step.SourceOpen:
 			c.Short, c.Reading = 0, step.Reading{Remaining: c.Policy.Capacity()}
 		default:
-			there, from = append(there, *c), append(from, i)
+			there.add(cells, i)
 		}
 	}
-	if len(there) > 0 {
-		sent, report := context.Background(), there[0].At == 0
+	if len(there.cells) > 0 {
+		sent, report := context.Background(), there.cells[0].At == 0
 		if by, ok := within.When(ctx); ok && report { // which a store of this process can take, too
 			sent = within.By(sent, by)
 		}
-		fits, err := s.decide(sent, step.Settle, there)
+		fits, err := s.decide(sent, step.Settle, there.cells)
 		if err != nil && report {
-			fits, err = s.decideAway(ctx, step.Settle, there, err)
+			fits, err = s.decideAway(ctx, step.Settle, there.cells, err)
 		} else if err != nil {
 			err = unavailable(err)
 		}
 		allowed = allowed && fits
 		faults = append(faults, err)
-		for i, c := range from {
-			cells[c] = there[i]
-		}
+		there.copyTo(cells)
 	}
 	return allowed, errors.Join(faults...)
 }

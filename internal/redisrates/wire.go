@@ -3,6 +3,8 @@ package redisrates
 import (
 	"cmp"
 	"errors"
+	"math/bits"
+	"strconv"
 	"sync"
 	"time"
 
@@ -229,11 +231,11 @@ func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *rep
 		if flags&cellNew != 0 {
 			return state, true
 		}
-		level, sound := digits(r.take(levelDigits))
-		if sound {
-			c.Policy.SetLevel(state, now, level)
+		level, err := strconv.ParseUint(r.take(levelDigits), 10, bits.Len64(step.MaxInt))
+		if err == nil {
+			c.Policy.SetLevel(state, now, int64(level))
 		}
-		return state, sound
+		return state, err == nil
 	}
 	size, _ := c.Policy.Lengths()
 	state = append(room[:0], make([]int64, size)...)
@@ -266,17 +268,6 @@ func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *rep
 
 // levelDigits is the length of a level in replies.
 const levelDigits = 16
-
-func digits(s string) (x int64, sound bool) {
-	for i := range len(s) {
-		digit := s[i] - '0'
-		if digit > 9 {
-			return 0, false
-		}
-		x = 10*x + int64(digit)
-	}
-	return x, x <= step.MaxInt
-}
 
 // log reads what a script says of a log. It is not sound if the instants are not those of one that was in order.
 func (r *reply) log(c *step.Cell, now int64) (l step.Log, sound bool) {
