@@ -94,23 +94,18 @@ func (s *Store) apart(ctx context.Context) bool {
 }
 
 // check returns the faults of one server.
-func check(ctx context.Context, c redis.UniversalClient, name string) (faults []error) {
-	fault := func(wrong bool, format string, args ...any) {
-		if wrong {
-			faults = append(faults, fmt.Errorf("headgate: redisstore: "+format, args...))
-		}
-	}
+func check(ctx context.Context, c redis.UniversalClient, name string) (f faults) {
 	err := tryCommands(ctx, c, name)
-	fault(err != nil, "%w", err)
+	f.add(err != nil, "%w", err)
 	start := time.Now()
 	clock, err := c.Time(ctx).Result()
 	took := time.Since(start)
 	offset := clock.Sub(start.Add(took / 2))
-	fault(err == nil && max(offset, -offset) > maxOffset+took/2, "the clock of Redis is %v from that of this process", offset.Round(time.Millisecond))
+	f.add(err == nil && max(offset, -offset) > maxOffset+took/2, "the clock of Redis is %v from that of this process", offset.Round(time.Millisecond))
 	info, err := c.Info(ctx, "memory").Result() // who may not ask is not told
 	evicts := !strings.Contains(info, "maxmemory:0\r") && !strings.Contains(info, "maxmemory_policy:noeviction")
-	fault(err == nil && evicts, "Redis may evict counts, and admits their limits again: set maxmemory-policy noeviction")
-	return faults
+	f.add(err == nil && evicts, "Redis may evict counts, and admits their limits again: set maxmemory-policy noeviction")
+	return f
 }
 
 // tryCommands runs the commands of the scripts on a value that nobody uses, which lives for a second.

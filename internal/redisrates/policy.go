@@ -28,10 +28,7 @@ var registers atomic.Int64
 // newPolicy returns what is kept with a policy that is not constant.
 func newPolicy(p *step.Policy) *policy {
 	r := &policy{Stored: p.Stored(), suffix: suffix(p), register: byte(1 + registers.Add(1)%registerCount)}
-	counted := int64(0)
-	if p.CountDenied {
-		counted = 1
-	}
+	counted := bit(p.CountDenied)
 	switch r.Algorithm {
 	case level:
 		// A period is at least 16 lives of a bucket, so that few charges renew it.
@@ -47,11 +44,7 @@ func newPolicy(p *step.Policy) *policy {
 		r.weight = 1
 	case window:
 		counts := r.Inside + min(r.Trail, 1)
-		first := int64(0)
-		if p.FromFirst {
-			first = 1
-		}
-		r.tail = words(p.Limit, r.Length, r.Inside, r.Trail, first, counted*r.Denied, 0)
+		r.tail = words(p.Limit, r.Length, r.Inside, r.Trail, bit(p.FromFirst), counted*r.Denied, 0)
 		r.size = int(2+counts) * wordBytes
 		r.weight = 1 + r.size/64
 	case log:
@@ -114,10 +107,7 @@ func (p *policy) corrections(b []byte, c *step.Cell) []byte {
 			x[9] = charged + p.Unit // then no other call came after it
 		}
 	case window:
-		x = [10]int64{back, more, c.At, of.Limit, p.Length, p.Inside, min(p.Trail, 1)}
-		if of.FromFirst {
-			x[7] = 1
-		}
+		x = [10]int64{back, more, c.At, of.Limit, p.Length, p.Inside, min(p.Trail, 1), bit(of.FromFirst)}
 	case log:
 		x = [10]int64{back, min(more, step.MaxLog), c.At, of.Limit, of.Period, p.grid}
 	}

@@ -221,44 +221,39 @@ func says(err error, prefixes ...string) bool {
 	return false
 }
 
-// clientFaults returns all that is wrong with a client, as far as its options tell.
-func clientFaults(client redis.UniversalClient) (faults []error) {
-	fault := func(format string, args ...any) {
-		faults = append(faults, fmt.Errorf("headgate: redisstore: "+format, args...))
+// faults are what is wrong with a store.
+type faults []error
+
+func (f *faults) add(wrong bool, format string, args ...any) {
+	if wrong {
+		*f = append(*f, fmt.Errorf("headgate: redisstore: "+format, args...))
 	}
-	if client == nil {
-		fault("the client is nil")
-		return faults
+}
+
+// addClient adds all that is wrong with a client, as far as its options tell.
+func (f *faults) addClient(client redis.UniversalClient) {
+	value := reflect.ValueOf(client)
+	if !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil() {
+		f.add(true, "the client is nil")
+		return
 	}
-	if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
-		fault("the client is a nil %T", client)
-		return faults
-	}
-	const instead = "in the options, or use redisstore.Open"
 	deadlines := func(enabled bool, read, write time.Duration) {
-		if !enabled {
-			fault("the client ignores deadlines: set ContextTimeoutEnabled: true " + instead)
-		}
+		const instead = "in the options, or use redisstore.Open"
+		f.add(!enabled, "the client ignores deadlines: set ContextTimeoutEnabled: true "+instead)
 		// Negative is what go-redis makes of -2. Of -1, which respects deadlines, it makes 0.
-		if read < 0 {
-			fault("the client ignores deadlines when it reads: set a ReadTimeout of 0 or more " + instead)
-		}
-		if write < 0 {
-			fault("the client ignores deadlines when it writes: set a WriteTimeout of 0 or more " + instead)
-		}
+		f.add(read < 0, "the client ignores deadlines when it reads: set a ReadTimeout of 0 or more "+instead)
+		f.add(write < 0, "the client ignores deadlines when it writes: set a WriteTimeout of 0 or more "+instead)
 	}
 	switch v := client.(type) { // also what has one of go-redis's clients embedded
 	case interface{ Options() *redis.Options }:
 		o := v.Options()
 		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)
 	case interface{ Options() *redis.ClusterOptions }:
-		if _, ok := client.(*redis.ClusterClient); !ok {
-			fault("a %T hides a ClusterClient: use the ClusterClient itself, and its AddHook", client)
-		}
+		_, ok := client.(*redis.ClusterClient)
+		f.add(!ok, "a %T hides a ClusterClient: use the ClusterClient itself, and its AddHook", client)
 		o := v.Options()
 		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)
 	case interface{ Options() *redis.RingOptions }:
-		fault("a Ring loses state when its servers change: use a Cluster")
+		f.add(true, "a Ring loses state when its servers change: use a Cluster")
 	}
-	return faults
 }

@@ -72,7 +72,9 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	c.Prefix = cmp.Or(c.Prefix, "headgate")
 	c.Timeout = cmp.Or(c.Timeout, 100*time.Millisecond)
 	c.RefusalTTL = cmp.Or(c.RefusalTTL, time.Second)
-	if faults := append(c.faults(), clientFaults(client)...); len(faults) > 0 {
+	faults := c.faults()
+	faults.addClient(client)
+	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
 	s := &Store{
@@ -98,19 +100,14 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 }
 
 // faults returns all that is wrong with a Config that has its defaults.
-func (c Config) faults() (faults []error) {
-	fault := func(wrong bool, format string, args ...any) {
-		if wrong {
-			faults = append(faults, fmt.Errorf("headgate: redisstore: "+format, args...))
-		}
-	}
+func (c Config) faults() (f faults) {
 	n := len(c.Secret)
-	fault(c.Timeout < time.Millisecond, "a Timeout of %v is below 1 ms", c.Timeout)
-	fault(c.Failure < Local || c.Failure > Closed, "Failure %d is none of FailLocal, FailOpen, FailClosed", c.Failure)
-	fault(c.Servers < 0, "%d Servers: use 0 or more", c.Servers)
-	fault(n > 0 && n < rediskey.MinSecret, "a Secret of %d bytes: use %d random bytes or more", n, rediskey.MinSecret)
-	fault(strings.ContainsAny(c.Prefix, "{}"), "a Prefix with braces would decide the hash slots of a Cluster: leave them out")
-	return faults
+	f.add(c.Timeout < time.Millisecond, "a Timeout of %v is below 1 ms", c.Timeout)
+	f.add(c.Failure < Local || c.Failure > Closed, "Failure %d is none of FailLocal, FailOpen, FailClosed", c.Failure)
+	f.add(c.Servers < 0, "%d Servers: use 0 or more", c.Servers)
+	f.add(n > 0 && n < rediskey.MinSecret, "a Secret of %d bytes: use %d random bytes or more", n, rediskey.MinSecret)
+	f.add(strings.ContainsAny(c.Prefix, "{}"), "a Prefix with braces would decide the hash slots of a Cluster: leave them out")
+	return f
 }
 
 // Client returns the client.

@@ -18,6 +18,14 @@ func appendWord(b []byte, x int64) []byte {
 	return append(b, byte(x>>48), byte(x>>40), byte(x>>32), byte(x>>24), byte(x>>16), byte(x>>8), byte(x))
 }
 
+// bit returns 1 if something is so, and else 0.
+func bit(is bool) int64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
 func words(xs ...int64) (b []byte) {
 	for _, x := range xs {
 		b = appendWord(b, x)
@@ -89,14 +97,8 @@ func (c *call) key(p *policy) {
 // ask adds what is asked about a cell, with its numbers if they are not those of the cell before it in the register.
 func (c *call) ask(p *policy, cell *step.Cell, mode step.Mode, more bool) {
 	units, register := cell.Asked(), &c.registers[p.register]
-	head := [5]byte{p.Algorithm, 0, 0, p.register, 0}
-	if mode == step.Peek || cell.N == 0 {
-		head[1] = 1
-	}
-	if more {
-		head[2] = 1
-	}
-	c.cells = append(c.cells, head[:]...)
+	asks := mode == step.Peek || cell.N == 0
+	c.cells = append(c.cells, p.Algorithm, byte(bit(asks)), byte(bit(more)), p.register, 0)
 	if register.policy != p || register.units != units {
 		register.policy, register.units = p, units
 		c.cells = p.numbers(c.cells, cell.Policy, units)
@@ -284,16 +286,14 @@ func (r *reply) log(c *step.Cell, now int64) (l step.Log, sound bool) {
 
 // answerLog is answer for a log, of which the script has read what is asked.
 func (q *question) answerLog(c *step.Cell, now int64, flags byte, r *reply, charge bool) {
-	var before, denied step.Log
+	var before step.Log
+	denied := step.Log{Live: min(c.Asked(), step.MaxLog), Next: now, Last: now, Wait: now}
 	sound, deniedSound := true, true
+	counts := c.Policy.CountDenied
 	if flags&cellNew == 0 {
 		before, sound = r.log(c, now)
 	}
-	counts := c.Policy.CountDenied
-	switch {
-	case counts && flags&cellNew != 0:
-		denied = step.Log{Live: min(c.Asked(), step.MaxLog), Next: now, Last: now, Wait: now}
-	case counts:
+	if flags&cellNew == 0 && counts {
 		denied, deniedSound = r.log(c, now)
 	}
 	if !sound || !deniedSound {
