@@ -40,8 +40,8 @@ type made[T any] struct {
 // An answer is what a function has made of a plan.
 type answer[T any] struct {
 	value   *T
-	earlier []*T // what keys may have used, the latest last
-	due     bool // the function is to be asked again
+	earlier []*T        // what keys may have used, the latest last
+	due     atomic.Bool // the function is to be asked again
 	timer   *time.Timer
 }
 
@@ -49,8 +49,8 @@ type answer[T any] struct {
 func (m *made[T]) plan(plan string) (*T, error) {
 	m.mu.Lock()
 	a := m.find(plan)
-	if a != nil && !a.due {
-		m.mu.Unlock()
+	if a != nil && !a.due.Load() {
+		defer m.mu.Unlock()
 		return a.value, nil
 	}
 	var known []*T
@@ -75,12 +75,8 @@ func (m *made[T]) plan(plan string) (*T, error) {
 // begin begins the time for which an answer applies. A timer ends it, so that who uses the answer need not look at a
 // clock.
 func (m *made[T]) begin(a *answer[T]) {
-	a.due = false
-	a.timer = time.AfterFunc(askAgain, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		a.due = true
-	})
+	a.due.Store(false)
+	a.timer = time.AfterFunc(askAgain, func() { a.due.Store(true) })
 }
 
 // find returns the answer for a plan, or nil. One of the older half moves to the recent one.
@@ -122,9 +118,7 @@ func (m *made[T]) remember(plan string, value *T) {
 		return
 	}
 	a.earlier = slices.DeleteFunc(append(a.earlier, a.value), func(v *T) bool { return v == value })
-	if len(a.earlier) > mostEarlier {
-		a.earlier = slices.Delete(a.earlier, 0, 1)
-	}
+	a.earlier = a.earlier[max(len(a.earlier)-mostEarlier, 0):]
 	a.value = value
 }
 

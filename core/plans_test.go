@@ -164,6 +164,29 @@ func TestOneCallAsksPlanFunctions(t *testing.T) {
 }
 
 // After an error the old answer applies; without one the call fails. It is told once a minute. A panic gets to who has
+// Many callers may use an answer while one replaces it: the race detector looks on.
+func TestAnswersAreReplacedWhileTheyAreUsed(t *testing.T) {
+	for _, of := range planned {
+		synctest.Test(t, func(t *testing.T) {
+			plans := &table{limits: map[string]int64{"anna": 2}}
+			limit := of(t, plans)
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					for i := range 20 {
+						if _, err := limit("anna"); err != nil {
+							t.Error(err)
+						}
+						plans.set("anna", int64(2+i), nil)
+						time.Sleep(time.Minute / 2)
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
 // asked, and the function is asked again.
 func TestErrorsOfPlanFunctions(t *testing.T) {
 	for name, of := range planned {

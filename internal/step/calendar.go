@@ -44,16 +44,6 @@ func unitOfPeriod(period int64) unit {
 	return unit{}
 }
 
-// unitOfWord returns the unit of a word in a text. The zero unit is none.
-func unitOfWord(word string) unit {
-	for _, unit := range units {
-		if unit.word == word {
-			return unit
-		}
-	}
-	return unit{}
-}
-
 // Unit returns the word for the windows of a Calendar.
 func (m Numbers) Unit() string { return unitOfPeriod(m.Period).word }
 

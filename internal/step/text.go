@@ -253,11 +253,12 @@ func parsePeriod(s string) (int64, error) {
 
 // parseUnit returns the period that stands for a unit of a calendar.
 func parseUnit(word string) (int64, error) {
-	unit := unitOfWord(word)
-	if unit.word == "" {
-		return 0, fmt.Errorf("%q is not a window of a calendar: one of day, week, month and year", word)
+	for _, unit := range units {
+		if unit.word == word {
+			return unit.period, nil
+		}
 	}
-	return unit.period, nil
+	return 0, fmt.Errorf("%q is not a window of a calendar: one of day, week, month and year", word)
 }
 
 // parseNumber takes digits without a leading zero.
