@@ -80,7 +80,7 @@ func (r *root) make(plan string, known []*Limiter) (*Limiter, error) {
 		return r.standard, nil
 	}
 	for _, l := range known {
-		if slices.Equal(l.answer, policies) {
+		if l != r.standard && slices.Equal(l.answer, policies) {
 			return l, nil
 		}
 	}

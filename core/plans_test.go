@@ -164,6 +164,23 @@ func TestOneCallAsksPlanFunctions(t *testing.T) {
 }
 
 // After an error the old answer applies; without one the call fails. It is told once a minute. A panic gets to who has
+// A plan without policies is wrong, also if it was the default before.
+func TestPlanWithoutPolicies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var answer []core.Policy
+		l := core.NewLimiter(new(core.MemoryStore), "api", core.FixedWindow(1, time.Hour)).
+			WithPlanFunc(func(string) ([]core.Policy, error) { return answer, nil })
+		if _, err := l.Plan("anna").Allow(t.Context(), "anna"); err != nil {
+			t.Error(err)
+		}
+		answer = []core.Policy{}
+		pass(time.Minute)
+		if _, err := l.Plan("anna").Allow(t.Context(), "anna"); !errors.Is(err, core.ErrInvalid) {
+			t.Error(err)
+		}
+	})
+}
+
 // Many callers may use an answer while one replaces it: the race detector looks on.
 func TestAnswersAreReplacedWhileTheyAreUsed(t *testing.T) {
 	for _, of := range planned {
