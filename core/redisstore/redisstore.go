@@ -63,9 +63,9 @@ type Config struct {
 	RefusalTTL time.Duration
 
 	// Lease, if not 0, lets this process charge units of busy keys ahead, for at most that long: 1 ms to 1 min. Then
-	// hot keys are decided in memory, and the limit of the fleet still holds. Only FixedWindow and SlidingWindow are
-	// leased, without FromFirst and CountDenied. Units that are leased and not used are missing elsewhere until they are
-	// given back.
+	// hot keys are decided in memory, and the limit of the fleet still holds. Only FixedWindow, SlidingWindow and
+	// Calendar are leased, without FromFirst and CountDenied. Units that are leased and not used are missing elsewhere
+	// until they are given back.
 	Lease time.Duration
 }
 
