@@ -155,7 +155,12 @@ func (s slotScene) shared() {
 			own.Release()
 		})
 	}
-	s.pause()
+	for settled := false; !settled; {
+		s.pause()
+		mu.Lock()
+		settled = waiting+refused == 20
+		mu.Unlock()
+	}
 	s.counts(user, "anna", 2)
 	s.counts(user, "bert", 0)
 	cancel()

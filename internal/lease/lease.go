@@ -2,9 +2,9 @@
 //
 // A call about a busy key charges more units than are asked for. What is left over is the lease of the key: this process
 // spends it without a call. All of it is spent before the end of the part of time to which the store has charged it:
-// the window of a FixedWindow, or the sub-window of a SlidingWindow. Within that part it makes no difference to the
-// policy when a unit is spent. So at any instant the store has counted whatever all processes have admitted, and what it
-// promises holds for all of them, with no protocol between them.
+// the window of a FixedWindow or a Calendar, or the sub-window of a SlidingWindow. Within that part it makes no
+// difference to the policy when a unit is spent. So at any instant the store has counted whatever all processes have
+// admitted, and what it promises holds for all of them, with no protocol between them.
 //
 // A decision about one limiter and key goes this way (decide.go):
 //

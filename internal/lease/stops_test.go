@@ -237,7 +237,7 @@ func TestStops(t *testing.T) {
 		}
 	}
 	t.Logf("the longest call took %v, %d decisions were made without Redis", longest, degraded)
-	if longest > 2*stopTimeout {
+	if longest > 4*stopTimeout { // a busy machine takes its time, too
 		t.Errorf("a call took %v", longest)
 	}
 }
