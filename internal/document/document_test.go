@@ -451,7 +451,7 @@ func TestOverridesThatNeverApply(t *testing.T) {
 		"have no brackets":            {"[2001:db8::1]", "[::1]"},
 		"have no zone":                {"fe80::1%eth0", "fe80::1%25eth0", "fe80::1%1"},
 		"have no leading zeros":       {"203.0.113.007", "203.000.113.7", "010.0.0.1", "203.0.113.007/32"},
-		"a number in it is too large":   {"203.0.113.256", "999.0.113.7"},
+		"a number in it is too large": {"203.0.113.256", "999.0.113.7"},
 		"begins or ends with a blank": {" 203.0.113.7", "203.0.113.7 ", "203.0.113.7\t", "\u00a0user-42", "user-42\n", "203.0.113.0/28 "},
 		"that is invisible":           {"203.0.113.7\u200b", "\ufeff203.0.113.7", "user\u00ad42", "\u2060anna", "an\u180ena"},
 		"marks around an address":     {"'203.0.113.7'", `"203.0.113.7"`, "<203.0.113.7>", "`2001:db8::1`"},
