@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -203,6 +204,32 @@ func TestPushGivesUp(t *testing.T) {
 	code, out, _ := headgate(t, "", "push", name, "-redis", "redis://"+server.Addr(), "-wait", "1s")
 	if code != 1 || !strings.Contains(out, "1 servers have not loaded the document") {
 		t.Errorf("%d %s", code, out)
+	}
+}
+
+// A late is a context whose own timer is late: only its deadline says that it is over.
+type late struct {
+	context.Context
+
+	deadline time.Time
+}
+
+func (l late) Deadline() (time.Time, bool) { return l.deadline, true }
+
+// It says so, too, if Redis is silent when the time is over.
+func TestAwaitGivesUpWhileRedisIsSilent(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1})
+	t.Cleanup(func() { _ = client.Close() })
+	documents := docstore.Store{Client: client, Key: documentKey}
+	if err := documents.Tell(t.Context(), docstore.Server{ID: "old", Version: "x", Found: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(time.Second/2, proxy.Hold)
+	err := documents.Await(late{t.Context(), time.Now().Add(time.Second)}, "y", nil)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 servers have not loaded") {
+		t.Error(err)
 	}
 }
 

@@ -53,25 +53,21 @@ func Open(text string, config Config) (redis.UniversalClient, error) {
 		return nil, errForm
 	}
 	query := address.Query()
-	if config.PasswordFile != "" && passwordOf(address, query) != "" {
-		return nil, errPasswords
-	}
+	password, _ := address.User.Password()
+	var client redis.UniversalClient
 	switch {
 	case query.Has("master_name"):
-		return config.sentinel(text)
+		client, err = config.sentinel(text)
+		password = query.Get("password") // before the host there is that of the Sentinel
 	case query.Has("addr"):
-		return config.cluster(address, query)
+		client, err = config.cluster(address, query)
+	default:
+		client, err = config.server(text)
 	}
-	return config.server(text)
-}
-
-// passwordOf returns the password of Redis in a URL. Before the host of a Sentinel there is that of the Sentinel.
-func passwordOf(address *url.URL, query url.Values) string {
-	if query.Has("master_name") {
-		return query.Get("password")
+	if err == nil && config.PasswordFile != "" && password != "" {
+		return nil, errors.Join(errPasswords, client.Close())
 	}
-	password, _ := address.User.Password()
-	return password
+	return client, err
 }
 
 func (c *Config) server(text string) (redis.UniversalClient, error) {
