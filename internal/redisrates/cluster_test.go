@@ -153,7 +153,9 @@ func TestOneServerOfACluster(t *testing.T) {
 			}
 		}
 	}
-	ask(1500 * time.Millisecond)
+	for start := time.Now(); s.Away() != nil && time.Since(start) < patient; { // on a busy machine, one round takes long
+		ask(100 * time.Millisecond)
+	}
 	if len(told) != 1 || <-told != nil || s.Away() != nil {
 		t.Errorf("told %d times more; away: %v", len(told), s.Away())
 	}
