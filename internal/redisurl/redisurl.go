@@ -49,7 +49,7 @@ func Open(text string, config Config) (redis.UniversalClient, error) {
 		return nil, errForm
 	}
 	address, err := url.Parse(text)
-	if err != nil {
+	if err != nil || strings.Contains(address.Host, ",") { // several addresses are addr=
 		return nil, errForm
 	}
 	query := address.Query()

@@ -60,6 +60,7 @@ func TestForms(t *testing.T) {
 		"redis://10.0.0.1/1?addr=10.0.0.1:6379":                                database,
 		"redis://10.0.0.1?addr=10.0.0.1:6379&db=1":                             database,
 		"redis://10.0.0.1/x?addr=10.0.0.1:6379":                                database,
+		"redis://10.0.0.1:6379,10.0.0.2:6379":                                  form,
 		"redis://10.0.0.1?addr=":                                               form,
 		"redis://10.0.0.1?addr=10.0.0.1":                                       form,
 		"redis://10.0.0.1?addr=10.0.0.1:6379&geheim=1":                         form,
