@@ -27,7 +27,7 @@ func (r *Reader) expandWithin(n *yaml.Node, depth int, left *int) {
 	}
 	if n.Kind == yaml.AliasNode {
 		// The copy is of the node as it is written, so an alias in it is expanded in its turn.
-		*n = copyOf(n.Alias)
+		*n = *n.Alias
 	}
 	n.Anchor = ""
 	n.Content = slices.Clone(n.Content)
@@ -41,51 +41,34 @@ func (r *Reader) expandWithin(n *yaml.Node, depth int, left *int) {
 	}
 }
 
-// copyOf returns what an alias stands for, which may be another alias.
-func copyOf(n *yaml.Node) yaml.Node {
-	for n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
-	return *n
-}
-
 // merge adds to a map what stands under its merge keys.
 func (r *Reader) merge(n *yaml.Node) {
 	var own, merged []*yaml.Node
+	has := make(map[string]bool) // keys
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		switch {
 		case key.Value != "<<" || key.Style != 0 || key.Kind != yaml.ScalarNode:
 			own = append(own, key, value)
-		case value.Kind == yaml.MappingNode:
-			merged = append(merged, value)
+			has[key.Value] = true
 		case value.Kind == yaml.SequenceNode:
 			merged = append(merged, value.Content...)
 		default:
-			r.Fault(value, "what is merged is a map, or a list of maps")
+			merged = append(merged, value)
 		}
 	}
 	for _, from := range merged {
 		if from.Kind != yaml.MappingNode {
-			r.Fault(from, "what is merged is a map")
+			r.Fault(from, "what is merged is a map, or a list of maps")
 			continue
 		}
 		for i := 0; i+1 < len(from.Content); i += 2 {
 			key := from.Content[i]
-			if !hasKey(own, key.Value) {
+			if !has[key.Value] {
 				own = append(own, key, from.Content[i+1])
+				has[key.Value] = true
 			}
 		}
 	}
 	n.Content = own
-}
-
-// hasKey reports whether keys and values have a key.
-func hasKey(content []*yaml.Node, key string) bool {
-	for i := 0; i < len(content); i += 2 {
-		if content[i].Value == key {
-			return true
-		}
-	}
-	return false
 }

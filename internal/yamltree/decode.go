@@ -53,7 +53,7 @@ func (r *Reader) Decode(n *yaml.Node, into any) {
 	}
 }
 
-var construct = regexp.MustCompile("(?s)^cannot construct !!([a-z]+) (?:.* )?into (.+)$")
+var construct = regexp.MustCompile("(?s)^cannot construct (!![a-z]+) (?:.* )?into (.+)$")
 
 // meaning says what package yaml says, without the texts that it repeats.
 func meaning(message string) string {
@@ -66,19 +66,18 @@ func meaning(message string) string {
 	case m == nil:
 		return "this has another form than it must have"
 	}
-	is := map[string]string{"int": "a number", "float": "a number", "str": "a string", "bool": "a boolean", "seq": "a list", "map": "a map", "null": "null", "timestamp": "a time"}[m[1]]
-	want := "a map"
+	is := kinds[m[1]]
+	want, isScalar := map[string]string{"bool": "true or false", "string": "a string"}[m[2]]
 	switch {
+	case isScalar:
 	case strings.HasPrefix(m[2], "[]"):
 		want = "a list"
-	case m[2] == "bool":
-		want = "true or false"
-	case m[2] == "string":
-		want = "a string"
-	case strings.HasPrefix(strings.TrimPrefix(m[2], "u"), "int") && m[2] != "interface {}":
-		if want = "a whole number of that size"; is == "a number" {
-			return "this is not " + want
-		}
+	case !strings.HasPrefix(strings.TrimPrefix(m[2], "u"), "int") || m[2] == "interface {}":
+		want = "a map"
+	case is == "a number":
+		return "this is not a whole number of that size"
+	default:
+		want = "a whole number of that size"
 	}
 	return "this is " + is + ", not " + want
 }

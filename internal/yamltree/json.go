@@ -42,9 +42,9 @@ func (j *jsonText) value() *yaml.Node {
 	node.Kind = yaml.ScalarNode
 	switch value := token.(type) {
 	case json.Delim:
-		node.Kind, node.Tag = yaml.SequenceNode, "!!seq"
+		node.Kind = yaml.SequenceNode
 		if value == '{' {
-			node.Kind, node.Tag = yaml.MappingNode, "!!map"
+			node.Kind = yaml.MappingNode
 		}
 		for j.decoder.More() { // of a map, a name, and then its value
 			node.Content = append(node.Content, j.value())
@@ -61,10 +61,7 @@ func (j *jsonText) value() *yaml.Node {
 			node.Tag = "!!float"
 		}
 	case bool:
-		node.Tag, node.Value = "!!bool", "false"
-		if value {
-			node.Value = "true"
-		}
+		node.Tag, node.Value = "!!bool", strconv.FormatBool(value)
 	default:
 		node.Tag, node.Value = "!!null", "null"
 	}

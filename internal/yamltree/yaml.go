@@ -2,6 +2,7 @@ package yamltree
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -200,30 +201,19 @@ func (r *Reader) plain(n *yaml.Node, depth int, at func(*yaml.Node) *yaml.Node) 
 	}
 }
 
-// Kind says what a node is, for people.
-func Kind(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "a map"
-	case yaml.SequenceNode:
-		return "a list"
-	}
-	switch n.ShortTag() {
-	case "!!int", "!!float":
-		return "a number"
-	case "!!bool":
-		return "a boolean"
-	case "!!null":
-		return "null"
-	case "!!timestamp":
-		return "a time"
-	}
-	return "a string"
+// kinds are the names of tags, for people.
+var kinds = map[string]string{
+	"!!map": "a map", "!!seq": "a list", "!!str": "a string", "!!int": "a number", "!!float": "a number",
+	"!!bool": "a boolean", "!!null": "null", "!!timestamp": "a time",
 }
 
-// Is reports whether a node is a map, a list or a string as it should be. It is otherwise a fault of what it stands for.
+// Kind says what a node is, for people.
+func Kind(n *yaml.Node) string { return cmp.Or(kinds[n.ShortTag()], "a string") }
+
+// Is reports whether a node is a map, a list or a string as it should be. It is otherwise a fault of what it stands for,
+// if it is there.
 func (r *Reader) Is(n *yaml.Node, what, want string) bool {
-	if n.Kind == 0 {
+	if n == nil || n.Kind == 0 {
 		return false
 	}
 	got := Kind(n)
@@ -262,20 +252,18 @@ func (r *Reader) Each(n *yaml.Node, what, name string, f func(k, v *yaml.Node)) 
 func (r *Reader) Fields(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	fields := make(map[string]*yaml.Node, len(known))
 	r.Each(n, what, "a field", func(k, v *yaml.Node) {
-		for _, name := range known {
-			if k.Value == name {
-				fields[name] = v
-				return
-			}
+		if !slices.Contains(known, k.Value) {
+			r.Fault(k, "%s has no such field: one of %s", what, strings.Join(known, ", "))
+			return
 		}
-		r.Fault(k, "%s has no such field: one of %s", what, strings.Join(known, ", "))
+		fields[k.Value] = v
 	})
 	return fields
 }
 
 // Text returns a string, or "" after a fault.
 func (r *Reader) Text(n *yaml.Node, what string) string {
-	if n == nil || !r.Is(n, what, "a string") {
+	if !r.Is(n, what, "a string") {
 		return ""
 	}
 	return n.Value
