@@ -53,15 +53,9 @@ func title(l *Limit) string {
 
 // names returns the names of two maps, in order.
 func names[T any](a, b map[string]T) []string {
-	return slices.Compact(slices.Sorted(func(yield func(string) bool) {
-		for _, m := range []map[string]T{a, b} {
-			for name := range m {
-				if !yield(name) {
-					return
-				}
-			}
-		}
-	}))
+	all := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // arrow describes a change of a text, or nothing if there is none.
@@ -160,11 +154,9 @@ func overridesDiff(was, is *Limit) (changes []Change) {
 	before, after := index(was), index(is)
 	ids := maps.Clone(before)
 	maps.Copy(ids, after)
-	all := slices.Collect(maps.Values(ids))
-	slices.SortFunc(all, func(a, b *Override) int {
+	for _, o := range slices.SortedFunc(maps.Values(ids), func(a, b *Override) int {
 		return cmp.Or(int(a.place.Line-b.place.Line), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value))
-	})
-	for _, o := range all {
+	}) {
 		a, b := before[o.Kind+" "+o.Value], after[o.Kind+" "+o.Value]
 		text := arrow(overrideText(was, a), overrideText(is, b))
 		if text == "" {

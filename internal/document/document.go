@@ -88,9 +88,7 @@ func Parse(text []byte) (*Document, error) {
 	if root := r.Load(text); root != nil {
 		fields := r.Fields(root, "the document", "limits", "slots", "$schema")
 		d = Parts(r.Reader, fields["limits"], fields["slots"])
-		if v := fields["$schema"]; v != nil {
-			r.Text(v, "the schema")
-		}
+		r.Text(fields["$schema"], "the schema")
 		if len(d.Limits)+len(d.Slots)+len(r.Faults) == 0 {
 			r.Fault(root, "the document has no limits and no slots")
 		}
@@ -107,14 +105,8 @@ func Parse(text []byte) (*Document, error) {
 func Parts(from *yamltree.Reader, limits, slots *yaml.Node) *Document {
 	r := &reader{from}
 	d := &Document{Limits: map[string]*Limit{}, Slots: map[string]*Limit{}}
-	for word, of := range map[string]struct {
-		*yaml.Node
-		to map[string]*Limit
-	}{"limits": {limits, d.Limits}, "slots": {slots, d.Slots}} {
-		if of.Node != nil {
-			r.Each(of.Node, word, "a name", func(k, v *yaml.Node) { of.to[k.Value] = r.limit(k, v, word == "slots") })
-		}
-	}
+	r.Each(limits, "limits", "a name", func(k, v *yaml.Node) { d.Limits[k.Value] = r.limit(k, v, false) })
+	r.Each(slots, "slots", "a name", func(k, v *yaml.Node) { d.Slots[k.Value] = r.limit(k, v, true) })
 	return d
 }
 
@@ -125,14 +117,12 @@ func (r *reader) limit(k, n *yaml.Node, slots bool) *Limit {
 		r.Fault(k, "%v", err)
 	}
 	fields := r.Fields(n, "a limit", "default", "plans", "overrides")
-	if v := fields["plans"]; v != nil {
-		r.Each(v, "plans", "the name of a plan", func(k, v *yaml.Node) {
-			if !plain(k.Value) {
-				r.Fault(k, "the name of a plan has 1 to 64 letters, digits, - and _")
-			}
-			l.Plans[k.Value] = r.plan(l, v)
-		})
-	}
+	r.Each(fields["plans"], "plans", "the name of a plan", func(k, v *yaml.Node) {
+		if !plain(k.Value) {
+			r.Fault(k, "the name of a plan has 1 to 64 letters, digits, - and _")
+		}
+		l.Plans[k.Value] = r.plan(l, v)
+	})
 	switch v := fields["default"]; {
 	case v != nil:
 		if l.Default = r.Text(v, "default"); l.Default != "" && l.Plans[l.Default] == nil {
@@ -146,8 +136,8 @@ func (r *reader) limit(k, n *yaml.Node, slots bool) *Limit {
 	case n.Kind == yaml.MappingNode:
 		r.Fault(k, "it has no plans")
 	}
-	if v := fields["overrides"]; v != nil && r.Is(v, "overrides", "a list") {
-		r.overrides(l, v)
+	if r.Is(fields["overrides"], "overrides", "a list") {
+		r.overrides(l, fields["overrides"])
 	}
 	r.strangers(l)
 	l.own = nil
@@ -221,17 +211,16 @@ func (r *reader) slots(n *yaml.Node) int64 {
 
 // policy reads one policy. What does not begin with an algorithm is not repeated: it may be a key.
 func (r *reader) policy(n *yaml.Node, name string) backend.Policy {
-	text := r.Text(n, "a policy")
-	if n.Kind == 0 || yamltree.Kind(n) != "a string" {
+	if !r.Is(n, "a policy", "a string") {
 		return backend.Policy{}
 	}
-	if first := strings.Fields(text); len(first) == 0 || !slices.Contains(step.Words(), first[0]) {
+	numbers, err := step.Parse(n.Value)
+	words := strings.Fields(n.Value)
+	switch {
+	case len(words) == 0 || !slices.Contains(step.Words(), words[0]):
 		r.Fault(n, "it does not begin with an algorithm: one of %s", strings.Join(step.Words(), ", "))
-		return backend.Policy{}
-	}
-	numbers, err := step.Parse(text)
-	if err != nil {
-		r.Fault(n, "%s: %v", yamltree.Short(text), err)
+	case err != nil:
+		r.Fault(n, "%s: %v", yamltree.Short(n.Value), err)
 	}
 	return backend.Policy{Name: name, Numbers: numbers}
 }
@@ -250,7 +239,8 @@ func (r *reader) strangers(l *Limit) {
 					(p.Algorithm != step.Calendar || p.Identity() == q.Identity())
 			})
 		}) {
-			r.Warnings = append(r.Warnings, p.place.Fault("plan %s has no policy that counts as one of the default plan does, with its name, algorithm, period, first day and zone: keys that change between them start fresh", name))
+			r.Warn(p.place, "plan %s has no policy that counts as one of the default plan does, with its name, algorithm, "+
+				"period, first day and zone: keys that change between them start fresh", name)
 		}
 	}
 }
@@ -269,7 +259,7 @@ func (d *Document) Prepare(ask func([]step.Policy) error) error {
 			}
 			tried[p] = true
 			if err := ask(p.prepared.List); err != nil {
-				r.Faults = append(r.Faults, p.place.Fault("%v", err))
+				r.At(p.place, "%v", err)
 			}
 		}
 		for _, p := range l.Plans {

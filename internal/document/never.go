@@ -51,6 +51,9 @@ var (
 		"end it with a dot, or write network:")
 	moreOfIPv6 = newForm(`^([23][0-9a-f]{3}|f[de][0-9a-f]{2})(:[0-9a-f]{1,4}){1,6}$`, "it is the prefix of more networks, as 2001:db8:1 is "+
 		"of 2001:db8:10: write network:")
+	formsOf = map[string][]form{
+		"key": {beginning, tagged}, "network": {beginning, tagged}, "prefix": {moreOfIPv4, moreOfIPv6, tagged},
+	}
 	dated = regexp.MustCompile(`^\d+:\d+$`) // a date or numbers, rather than an address
 )
 
@@ -69,20 +72,13 @@ func neverApplies(kind, text string) string {
 			return form.hint
 		}
 	}
-	for _, form := range formsOf(kind) {
+	for _, form := range formsOf[kind] {
 		found := form.pattern.FindStringSubmatch(text)
 		if found != nil && !dated.MatchString(text) && !isNetworkOf64Bits(found[len(found)-1]) {
 			return form.hint
 		}
 	}
 	return ""
-}
-
-func formsOf(kind string) []form {
-	if kind == "prefix" {
-		return []form{moreOfIPv4, moreOfIPv6, tagged}
-	}
-	return []form{beginning, tagged}
 }
 
 // isNetworkOf64Bits reports whether a text is one as package keyfuncs makes them.

@@ -55,10 +55,14 @@ func (r *reader) override(l *Limit, n *yaml.Node) *Override {
 			r.Fault(v, "it has a %s and a %s: write an override for each", o.Kind, kind)
 			continue
 		}
-		o.Kind, o.Value = kind, r.Text(v, "a "+kind)
-		if kind == "network" {
+		o.Kind, o.Value = kind, v.Value
+		switch {
+		case !r.Is(v, "a "+kind, "a string"):
+		case o.Value == "":
+			r.Fault(v, "it is empty")
+		case kind == "network":
 			r.network(o, v)
-		} else {
+		default:
 			r.key(o, v)
 		}
 	}
@@ -86,7 +90,7 @@ func (r *reader) override(l *Limit, n *yaml.Node) *Override {
 	case !o.From.IsZero() && !o.Until.IsZero() && !o.From.Before(o.Until):
 		r.Fault(fields["until"], "it is not after from")
 	case !o.Until.IsZero() && !o.Until.After(time.Now()):
-		r.Warn(n, "the override is over since %s: remove it", o.Until.Format(time.RFC3339))
+		r.Warn(yamltree.PlaceOf(n), "the override is over since %s: remove it", o.Until.Format(time.RFC3339))
 	}
 	o.Note = r.Text(fields["note"], "a note")
 	if len(r.Faults) > before {
@@ -103,7 +107,7 @@ func (r *reader) missing(l *Limit, own *Plan, n *yaml.Node) {
 	}
 	for _, p := range standard.Policies {
 		if !slices.ContainsFunc(own.Policies, func(q backend.Policy) bool { return p.Name == q.Name }) {
-			r.Warn(n, "it has no policy %s, which the default plan has: an override has all policies of its keys", p.Name)
+			r.Warn(yamltree.PlaceOf(n), "it has no policy %s, which the default plan has: an override has all policies of its keys", p.Name)
 		}
 	}
 }
@@ -113,12 +117,8 @@ func (r *reader) key(o *Override, n *yaml.Node) {
 	address, bits, ok := plans.Address(o.Value)
 	hint := neverApplies(o.Kind, o.Value)
 	switch network := strings.Contains(o.Value, "/"); {
-	case o.Value == "" && n.Kind == yaml.ScalarNode && yamltree.Kind(n) == "a string":
-		r.Fault(n, "it is empty")
-	case hint != "" && !network:
-		r.Warn(n, "%s", hint)
-	case !ok && hint != "":
-		r.Warn(n, "%s", hint)
+	case hint != "" && (!network || !ok):
+		r.Warn(yamltree.PlaceOf(n), "%s", hint)
 	case !ok:
 	case o.Kind == "prefix" && network:
 		r.Fault(n, "it is a network, and no prefix of its addresses: write network: instead of prefix:")
@@ -130,18 +130,12 @@ func (r *reader) key(o *Override, n *yaml.Node) {
 	case !network && address.Is4In6():
 		r.Fault(n, "it is an IPv4 address: write it as one")
 	case !network && address.Is6():
-		r.Warn(n, "keys of IPv6 are networks of 64 bits: this one never applies, but where the program counts by addresses")
+		r.Warn(yamltree.PlaceOf(n), "keys of IPv6 are networks of 64 bits: this one never applies, but where the program counts by addresses")
 	}
 }
 
 // network reads a network.
 func (r *reader) network(o *Override, n *yaml.Node) {
-	if o.Value == "" {
-		if n.Kind == yaml.ScalarNode && yamltree.Kind(n) == "a string" {
-			r.Fault(n, "it is empty")
-		}
-		return
-	}
 	p, err := netip.ParsePrefix(o.Value)
 	_, none := netip.ParseAddr(o.Value)
 	switch {
@@ -154,7 +148,7 @@ func (r *reader) network(o *Override, n *yaml.Node) {
 	case p != p.Masked():
 		r.Fault(n, "the address has bits beyond the length: write the first address of the network, or another length")
 	case p.Addr().Is6() && p.Bits() > 64:
-		r.Warn(n, "keys of IPv6 are networks of 64 bits: a narrower one never applies, but where the program counts by longer ones")
+		r.Warn(yamltree.PlaceOf(n), "keys of IPv6 are networks of 64 bits: a narrower one never applies, but where the program counts by longer ones")
 	}
 	o.network = p
 }

@@ -33,11 +33,6 @@ func (t *Texts) UnmarshalYAML(n *yaml.Node) error {
 	return n.Load(&(*t)[0])
 }
 
-// At adds a fault at a place.
-func (r *Reader) At(p Place, format string, args ...any) {
-	r.Faults = append(r.Faults, p.Fault(format, args...))
-}
-
 // Decode decodes a node into a value. A struct has all the fields that there may be. What is wrong is in the reader, each
 // fault at its place, without texts of the node.
 func (r *Reader) Decode(n *yaml.Node, into any) {

@@ -55,14 +55,17 @@ type Reader struct {
 	Faults, Warnings Faults
 }
 
-// Fault adds a fault, and Warn a warning.
-func (r *Reader) Fault(n *yaml.Node, format string, args ...any) {
-	r.Faults = append(r.Faults, PlaceOf(n).Fault(format, args...))
+// Fault adds a fault of a node, At one at a place, and Warn a warning.
+func (r *Reader) Fault(n *yaml.Node, format string, args ...any) { r.At(PlaceOf(n), format, args...) }
+
+// At is described with Fault.
+func (r *Reader) At(at Place, format string, args ...any) {
+	r.Faults = append(r.Faults, at.Fault(format, args...))
 }
 
 // Warn is described with Fault.
-func (r *Reader) Warn(n *yaml.Node, format string, args ...any) {
-	r.Warnings = append(r.Warnings, PlaceOf(n).Fault(format, args...))
+func (r *Reader) Warn(at Place, format string, args ...any) {
+	r.Warnings = append(r.Warnings, at.Fault(format, args...))
 }
 
 // Err returns the faults, or nil.
