@@ -41,14 +41,11 @@ type Limit struct {
 // A Plan is what a plan, or an override of its own, gives: policies, or a number of slots.
 type Plan struct {
 	Policies []backend.Policy
+	Prepared *backend.Policies // as they are asked
 	Slots    int64
 
-	prepared *backend.Policies
-	place    yamltree.Place
+	place yamltree.Place
 }
-
-// Prepared returns the policies as they are asked.
-func (p *Plan) Prepared() *backend.Policies { return p.prepared }
 
 // An Override gives some keys another plan, or one of their own.
 type Override struct {
@@ -181,7 +178,7 @@ func (r *reader) plan(l *Limit, n *yaml.Node) *Plan {
 	if same := l.own[text]; same != nil {
 		return same
 	}
-	p.prepared = backend.Prepare(l.Name, p.Policies, func(i int, err error) {
+	p.Prepared = backend.Prepare(l.Name, p.Policies, func(i int, err error) {
 		at := n
 		if i >= 0 {
 			at = places[i]
@@ -252,21 +249,17 @@ func constant(all []backend.Policy) bool { return len(all) == 0 || all[0].Consta
 func (d *Document) Prepare(ask func([]step.Policy) error) error {
 	r := &reader{new(yamltree.Reader)}
 	for _, l := range d.Limits {
-		tried := map[*Plan]bool{}
-		try := func(p *Plan) {
-			if tried[p] {
-				return
-			}
-			tried[p] = true
-			if err := ask(p.prepared.List); err != nil {
-				r.At(p.place, "%v", err)
-			}
-		}
+		given := map[*Plan]bool{} // each once
 		for _, p := range l.Plans {
-			try(p)
+			given[p] = true
 		}
 		for _, o := range l.Overrides {
-			try(o.Is)
+			given[o.Is] = true
+		}
+		for p := range given {
+			if err := ask(p.Prepared.List); err != nil {
+				r.At(p.place, "%v", err)
+			}
 		}
 	}
 	return r.Err()
@@ -276,7 +269,7 @@ func (d *Document) Prepare(ask func([]step.Policy) error) error {
 func (d *Document) Tables() (limits map[string]*plans.Table[*backend.Policies], slots map[string]*plans.Table[int64]) {
 	limits, slots = map[string]*plans.Table[*backend.Policies]{}, map[string]*plans.Table[int64]{}
 	for name, l := range d.Limits {
-		limits[name] = table(l, func(p *Plan) *backend.Policies { return p.prepared })
+		limits[name] = table(l, func(p *Plan) *backend.Policies { return p.Prepared })
 	}
 	for name, l := range d.Slots {
 		slots[name] = table(l, func(p *Plan) int64 { return p.Slots })

@@ -3,9 +3,10 @@ package yamltree
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
@@ -85,32 +86,11 @@ func (j *jsonText) next() *yaml.Node {
 	return &yaml.Node{Line: j.line, Column: j.column}
 }
 
+// escapes are those of JSON: two that are one character, one of half of a character, which is the group, or another.
+var escapes = regexp.MustCompile(`\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)`)
+
 // HasHalfCharacter reports whether a string, as JSON has written it, has an escape of half a character without the other
 // half. Package json reads U+FFFD for each, so that two keys would become the same.
 func HasHalfCharacter(written []byte) bool {
-	for {
-		at := bytes.IndexByte(written, '\\')
-		if at < 0 {
-			return false
-		}
-		first, length := escape(written[at:])
-		written = written[at+length:]
-		if !utf16.IsSurrogate(first) {
-			continue
-		}
-		second, length := escape(written)
-		if utf16.DecodeRune(first, second) == utf8.RuneError {
-			return true
-		}
-		written = written[length:]
-	}
-}
-
-// escape returns the code of an escape, if the text begins with one of four digits, and how long it is.
-func escape(text []byte) (code rune, length int) {
-	if !bytes.HasPrefix(text, []byte(`\u`)) {
-		return 0, 2
-	}
-	number, _ := strconv.ParseUint(string(text[2:6]), 16, 16) // which is valid
-	return rune(number), 6
+	return slices.ContainsFunc(escapes.FindAllSubmatch(written, -1), func(found [][]byte) bool { return found[1] != nil })
 }

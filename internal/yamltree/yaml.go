@@ -49,10 +49,8 @@ func (r *Reader) check(text, trimmed []byte, begin int) {
 		r.whole(text, begin, "the document is a list, not a map")
 	case !r.Unended && !ended(trimmed) && (trimmed[0] != '{' || trimmed[len(trimmed)-1] != '}'):
 		r.whole(text, len(trimmed), "the last line is not %q: the document was cut off, or that line is missing", end)
-	default:
-		if n := values(text); n > maxValues {
-			r.whole(text, 0, "the document has about %d values, more than %d", n, maxValues)
-		}
+	case values(text) > maxValues:
+		r.whole(text, 0, "the document has about %d values, more than %d", values(text), maxValues)
 	}
 }
 
