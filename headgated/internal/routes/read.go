@@ -138,25 +138,75 @@ func (r *reader) route(at yamltree.Place, text *routeText) *Route {
 	return to
 }
 
+// reached adds a fault if no request gets to a route, because one before it takes them all.
+func (r *reader) reached(one *Route, before []*Route) {
+	// Routes that have it all together are not looked for: one alone is the mistake that people make.
+	for _, first := range before {
+		if first.faulty || one.faulty || !first.covers(one) {
+			continue
+		}
+		r.At(one.Place, "it never applies: %s, in line %d, is for all its requests, and the first route that matches "+
+			"counts: write it before that one", first.Name, first.Place.Line)
+		return
+	}
+}
+
+// last notes that requests may have no route.
+func (r *reader) last(all []*Route, at yamltree.Place) {
+	if slices.ContainsFunc(all, func(of *Route) bool { return of.faulty || of.covers(new(Route)) }) {
+		return
+	}
+	r.Warn(at, "no route is for everything: requests that match none are charged nothing. "+
+		"Write a last one without host, method and path: {charge: [...]}")
+}
+
+// covers reports whether a route is for all requests of another.
+func (t *Route) covers(other *Route) bool {
+	return holds(t.hosts, other.hosts) && holds(withHead(t.methods), other.methods) && t.path.covers(other.path)
+}
+
+// holds reports whether a list has all of another. None stands for any.
+func holds(list, other []string) bool {
+	if len(list) == 0 {
+		return true
+	}
+	missing := func(text string) bool { return !slices.Contains(list, text) }
+	return len(other) > 0 && !slices.ContainsFunc(other, missing)
+}
+
+// withHead adds HEAD to methods with GET.
+func withHead(methods []string) []string {
+	if slices.Contains(methods, "GET") {
+		return append(slices.Clip(methods), "HEAD")
+	}
+	return methods
+}
+
 // charge reads a charge of a route with that path.
 func (r *reader) charge(at yamltree.Place, text *chargeText, path *pattern) *Charge {
 	of := &Charge{Limit: text.Limit.Value, Place: text.Limit.Place, Units: 1, ObserveOnly: text.ObserveOnly}
+	var parts []keyfuncs.Func
 	of.Parts = r.each(text.Key, func(text string) error {
-		_, err := keyOf(text, r.trusted, path)
+		part, err := keyOf(text, r.trusted, path)
+		if err == nil {
+			parts = append(parts, part)
+		}
 		return err
 	})
-	if len(of.Parts) > 0 {
-		of.Key = combined(of.Parts, r.trusted, path)
+	switch {
+	case len(parts) == 1: // it is charged as it is
+		of.Key = parts[0]
+	case len(parts) > 1:
+		of.Key = keyfuncs.All(parts...)
 	}
 	if of.Limit == "" || len(text.Key) == 0 {
 		r.At(at, "it has no limit or no key, or an empty one")
 	}
-	units := text.Units
-	if units != nil {
-		of.Units = units.Value
-		if of.Units < 0 || of.Units > MaxUnits {
-			r.At(units.Place, "it must be a whole number from 0 to 2^53-1")
-		}
+	if text.Units != nil {
+		of.Units = text.Units.Value
+	}
+	if of.Units < 0 || of.Units > MaxUnits {
+		r.At(text.Units.Place, "it must be a whole number from 0 to 2^53-1")
 	}
 	if text.Plan.Line > 0 {
 		name, ok := strings.CutPrefix(text.Plan.Value, "header:")

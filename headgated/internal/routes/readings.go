@@ -3,6 +3,7 @@ package routes
 import (
 	"cmp"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -29,7 +30,7 @@ func readings(uri *url.URL) [][]string {
 	// which something is not escaped that should be, and lose its encoded slashes.
 	sent := cmp.Or(uri.RawPath, uri.EscapedPath())
 	for _, text := range distinct(sent, withoutParameters(sent)) {
-		split := segments(text)
+		split := strings.Split(strings.TrimPrefix(text, "/"), "/")
 		names := decoded(split)
 		all.addEach(names)
 		all.add(decoded(resolved(split)))
@@ -81,25 +82,16 @@ func (s *readingSet) addEach(names []string) {
 	s.add(resolvedEmpty(names))
 }
 
-// segments splits a path at its slashes.
-func segments(path string) []string { return strings.Split(strings.TrimPrefix(path, "/"), "/") }
-
 // withoutEmpty returns segments without those that are empty.
 func withoutEmpty(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 }
 
-// withoutParameters returns a path without what follows a semicolon in a segment.
-func withoutParameters(path string) string {
-	if !strings.Contains(path, ";") {
-		return path
-	}
-	names := strings.Split(path, "/")
-	for i, name := range names {
-		names[i], _, _ = strings.Cut(name, ";")
-	}
-	return strings.Join(names, "/")
-}
+// parameters are what follows a semicolon in a segment.
+var parameters = regexp.MustCompile(`;[^/]*`)
+
+// withoutParameters returns a path without them.
+func withoutParameters(path string) string { return parameters.ReplaceAllLiteralString(path, "") }
 
 // decoded returns segments without their escapes. One whose escapes are not valid stays as it is.
 func decoded(names []string) []string {
