@@ -2,6 +2,7 @@ package backend
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/internal/step"
@@ -90,6 +91,19 @@ func totals(cells []step.Cell, allowed bool) (t Totals) {
 		t.Degraded = t.Degraded || c.Source.Degraded()
 	}
 	return t
+}
+
+// Part returns the answer of the policy that decided among n from the i-th on, with the strictest numbers of these, and the
+// units for which there was no room.
+func (d *Decision) Part(i, n int) (part Answer, short int64) {
+	cells := d.cells()[i : i+n]
+	short = uncoveredBy(cells)
+	t := totals(cells, short == 0)
+	decider := slices.IndexFunc(cells, func(c step.Cell) bool { return c.Policy == t.Decider })
+	part = d.At(i + decider)
+	part.Allowed, part.Remaining = short == 0, t.Remaining
+	part.ResetAfter, part.RetryAfter = Span(t.ResetAfter), Span(t.RetryAfter)
+	return part, short
 }
 
 // RetryAfter returns the time until the same call would be admitted.
