@@ -3,10 +3,12 @@
 package yamltree
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -39,6 +41,19 @@ func (fs Faults) Error() string {
 
 // A Place is where something stands in a document.
 type Place struct{ Line, Column int32 }
+
+// first is the place where a text begins.
+var first = Place{1, 1}
+
+// behind returns the place behind a text that begins at a place.
+func (p Place) behind(text []byte) Place {
+	lastBreak := bytes.LastIndexByte(text, '\n')
+	if lastBreak >= 0 {
+		p = Place{p.Line + int32(bytes.Count(text, []byte("\n"))), 1}
+	}
+	p.Column += int32(utf8.RuneCount(text[lastBreak+1:]))
+	return p
+}
 
 // PlaceOf returns the place of a node.
 func PlaceOf(n *yaml.Node) Place { return Place{int32(n.Line), int32(n.Column)} }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
 )
@@ -19,15 +18,15 @@ type jsonText struct {
 	text    []byte
 	decoder *json.Decoder
 
-	counted      int // bytes of the text before the place
-	line, column int // of the place, from 1
+	place   Place
+	counted int // bytes of the text before the place
 }
 
 // loadJSON returns the nodes of a valid text of JSON.
 func (r *Reader) loadJSON(text []byte) *yaml.Node {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
-	j := &jsonText{reader: r, text: text, decoder: decoder, line: 1, column: 1}
+	j := &jsonText{reader: r, text: text, decoder: decoder, place: first}
 	return j.value()
 }
 
@@ -75,15 +74,9 @@ func (j *jsonText) next() *yaml.Node {
 	for bytes.IndexByte([]byte(" \t\r\n,:"), j.text[begin]) >= 0 {
 		begin++
 	}
-	passed := j.text[j.counted:begin]
-	lastBreak := bytes.LastIndexByte(passed, '\n')
-	if lastBreak >= 0 {
-		j.line += bytes.Count(passed, []byte("\n"))
-		j.column = 1
-	}
-	j.column += utf8.RuneCount(passed[lastBreak+1:])
+	j.place = j.place.behind(j.text[j.counted:begin])
 	j.counted = begin
-	return &yaml.Node{Line: j.line, Column: j.column}
+	return &yaml.Node{Line: int(j.place.Line), Column: int(j.place.Column)}
 }
 
 // escapes are those of JSON: two that are one character, one of half of a character, which is the group, or another.
