@@ -26,8 +26,8 @@ type (
 	routeText struct {
 		Host, Method yamltree.Texts
 		Path         *yamltree.At[string]
-		Charge       *[]yamltree.At[chargeText]
-		Fields       *bool // whether answers have the RateLimit fields
+		Charge       []yamltree.At[chargeText] // nil: there is none
+		Fields       *bool                     // whether answers have the RateLimit fields
 	}
 	chargeText struct {
 		Limit       yamltree.At[string]
@@ -123,16 +123,16 @@ func (r *reader) route(at yamltree.Place, text *routeText) *Route {
 	}
 	// With a host or a method that is at fault it would seem to match all of them.
 	to.faulty = to.faulty || len(to.hosts) < len(text.Host) || len(to.methods) < len(text.Method)
-	switch {
-	case text.Host != nil && len(text.Host) == 0 || text.Method != nil && len(text.Method) == 0:
+	if text.Host != nil && len(text.Host) == 0 || text.Method != nil && len(text.Method) == 0 {
 		r.At(at, "a list of it is empty")
+	}
+	switch {
 	case text.Charge == nil:
 		r.At(at, "it has no charge: write [] for a route without limits")
-		return to
-	case len(*text.Charge) > maxCharges:
-		r.At(at, "there are %d charges, more than %d", len(*text.Charge), maxCharges)
+	case len(text.Charge) > maxCharges:
+		r.At(at, "there are %d charges, more than %d", len(text.Charge), maxCharges)
 	}
-	for _, of := range *text.Charge {
+	for _, of := range text.Charge {
 		to.Charges = append(to.Charges, r.charge(of.Place, &of.Value, to.path))
 	}
 	return to
