@@ -47,29 +47,7 @@ func (r *reader) override(l *Limit, n *yaml.Node) *Override {
 	if n.Kind != yaml.MappingNode {
 		return nil
 	}
-	for _, kind := range []string{"key", "prefix", "network"} {
-		v := fields[kind]
-		if v == nil {
-			continue
-		}
-		if o.Kind != "" {
-			r.Fault(v, "it has a %s and a %s: write an override for each", o.Kind, kind)
-			continue
-		}
-		o.Kind, o.Value = kind, v.Value
-		switch {
-		case !r.Is(v, "a "+kind, "a string"):
-		case o.Value == "":
-			r.Fault(v, "it is empty")
-		case kind == "network":
-			r.network(o, v)
-		default:
-			r.key(o, v)
-		}
-	}
-	if o.Kind == "" {
-		r.Fault(n, "it does not say for whom it is: key, prefix or network")
-	}
+	r.whom(o, n, fields)
 	plan, policies := fields["plan"], fields[own]
 	switch {
 	case plan != nil && policies != nil:
@@ -98,6 +76,33 @@ func (r *reader) override(l *Limit, n *yaml.Node) *Override {
 		return nil
 	}
 	return o
+}
+
+// whom reads the key, the prefix or the network of an override.
+func (r *reader) whom(o *Override, n *yaml.Node, fields map[string]*yaml.Node) {
+	for _, kind := range []string{"key", "prefix", "network"} {
+		v := fields[kind]
+		if v == nil {
+			continue
+		}
+		if o.Kind != "" {
+			r.Fault(v, "it has a %s and a %s: write an override for each", o.Kind, kind)
+			continue
+		}
+		o.Kind, o.Value = kind, v.Value
+		switch {
+		case !r.Is(v, "a "+kind, "a string"):
+		case o.Value == "":
+			r.Fault(v, "it is empty")
+		case kind == "network":
+			r.network(o, v)
+		default:
+			r.key(o, v)
+		}
+	}
+	if o.Kind == "" {
+		r.Fault(n, "it does not say for whom it is: key, prefix or network")
+	}
 }
 
 // missing warns of policies of the default plan that an override's own do not have: they do not apply to its keys.
