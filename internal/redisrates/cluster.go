@@ -213,8 +213,11 @@ func (g *group) room() int64 {
 func (s *Store) decide(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	hadSlots := s.servers.hasSlots()
 	allowed, err = s.askSlots(ctx, mode, cells)
-	var fault slotError
-	if hadSlots || !errors.As(err, &fault) {
+	if hadSlots || err == nil {
+		return allowed, err
+	}
+	var fault slotError // here, as it is allocated
+	if !errors.As(err, &fault) {
 		return allowed, err
 	}
 	s.servers.slotted.Store(true)
