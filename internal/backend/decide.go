@@ -311,7 +311,7 @@ func (l *Limiter) Reset(ctx context.Context, key string, all []*Policies) error 
 }
 
 // Charges returns the number of charges.
-func (d *Decision) charges() (n int) {
+func (d *Decision) Charges() (n int) {
 	for i := range d.cells() {
 		if d.cells()[i].Policy.Last {
 			n++
@@ -328,7 +328,7 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	if !d.receipt.Exists() {
 		return 0, store.ErrSettled
 	}
-	if n := d.charges(); len(actual) != n {
+	if n := d.Charges(); len(actual) != n {
 		return 0, Invalid("%d numbers to settle %d charges", len(actual), n)
 	}
 	if i := slices.IndexFunc(actual, func(n int64) bool { return n < 0 }); i >= 0 {
@@ -365,7 +365,7 @@ func (d *Decision) corrections(actual []int64) []step.Cell {
 
 // Refund gives the charges back.
 func (d *Decision) Refund(ctx context.Context) error {
-	_, err := d.Settle(ctx, make([]int64, d.charges())...)
+	_, err := d.Settle(ctx, make([]int64, d.Charges())...)
 	return err
 }
 

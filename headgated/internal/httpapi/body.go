@@ -2,8 +2,10 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
 	"mime"
@@ -52,8 +54,7 @@ func readAll(w http.ResponseWriter, r *http.Request, maxBytes int64) ([]byte, er
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		detail := "the body has more than " + strconv.FormatInt(maxBytes, 10) + " bytes"
-		return nil, &callError{http.StatusRequestEntityTooLarge, detail}
+		return nil, &callError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", maxBytes)}
 	case err != nil:
 		return nil, bad("the body does not arrive")
 	}
@@ -74,11 +75,7 @@ func parse(text []byte, read func(*body)) error {
 	if asked.fault == "" {
 		return nil
 	}
-	place := strings.TrimPrefix(asked.place, ".")
-	if place == "" {
-		place = "the body"
-	}
-	return bad(place + " " + asked.fault)
+	return bad(cmp.Or(strings.TrimPrefix(asked.place, "."), "the body") + " " + asked.fault)
 }
 
 // fail says what is not valid, unless something before was not.
@@ -233,11 +230,9 @@ func (b *body) whole() int64 {
 
 // boolean reads true or false.
 func (b *body) boolean() bool {
-	if b.word("true") {
-		return true
-	}
-	if !b.word("false") {
+	value := b.word("true")
+	if !value && !b.word("false") {
 		b.fail("is neither true nor false")
 	}
-	return false
+	return value
 }
