@@ -434,8 +434,9 @@ func TestCalendars(t *testing.T) {
 		return strconv.AppendInt(b, now, 10)
 	}
 	storetest.Walk(t, rand.Uint64(), *questions/4, storetest.Subject{
-		Store: s,
-		Fresh: func() { now = 31536000e6 + r.Int64N(70*31557600e6) },
+		Store:     s,
+		Calendars: true,
+		Fresh:     func() { now = 31536000e6 + r.Int64N(70*31557600e6) },
 		Sleep: func(d time.Duration) {
 			now += d.Microseconds()
 			for _, skipped := range []int64{788868000e6, 1325239200e6} { // days of which no window has borders with the next

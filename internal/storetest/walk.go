@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"math/big"
 	"math/rand/v2"
@@ -13,14 +12,14 @@ import (
 	"github.com/headgate/headgate/internal/store"
 )
 
-var calendars = flag.Bool("calendars", false, "walks are about calendars only")
-
 // A Subject is a store under test.
 type Subject struct {
 	Store store.Store
 	Sleep func(time.Duration) // by its clock, about
 	Skip  func(step.Numbers) bool
-	Fresh func() // a world begins: its clock may show another instant
+
+	Calendars bool   // all policies are calendars, not one in six
+	Fresh     func() // a world begins: its clock may show another instant
 }
 
 // A world has some policies, each with the models of its keys.
@@ -69,7 +68,7 @@ func (w *world) draw() bool {
 	for i := range 1 + w.r.IntN(3) {
 		var all []step.Policy
 		for j := range 1 + w.r.IntN(3) {
-			m := numbers(w.r)
+			m := numbers(w.r, w.s.Calendars)
 			if w.s.Skip != nil && w.s.Skip(m) {
 				return false
 			}
@@ -89,8 +88,8 @@ func (w *world) draw() bool {
 }
 
 // numbers draws numbers that a model has exactly: of a bucket, a unit takes whole microseconds.
-func numbers(r *rand.Rand) step.Numbers {
-	if r.IntN(6) == 0 || *calendars {
+func numbers(r *rand.Rand, calendars bool) step.Numbers {
+	if calendars || r.IntN(6) == 0 {
 		return Dated(r)
 	}
 	m := step.Numbers{Limit: 1 + r.Int64N([]int64{1, 3, 10, 100}[r.IntN(4)])}
