@@ -54,15 +54,6 @@ type Answer struct {
 	RetryAfter time.Duration // until the units fit; 0 if they did
 }
 
-// Backend is for package headgate itself. If from is not nil, d becomes its decision.
-func (d *Decision) Backend(from *backend.Decision) *backend.Decision {
-	if from != nil {
-		d.backend = *from
-		d.total(nil)
-	}
-	return &d.backend
-}
-
 // total sets the numbers, unless there is no decision.
 func (d *Decision) total(err error) {
 	if err != nil {

@@ -71,7 +71,7 @@ const (
 
 // A Store keeps counts. Stores are a [*MemoryStore] and a Store of package redisstore; other packages cannot
 // implement it, as the result is internal.
-type Store interface{ Backend() *backend.Store }
+type Store interface{ Backend() *backend.Stores }
 
 // must returns v, or panics with the error of a constructor.
 func must[T any](v T, err error) T {

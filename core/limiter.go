@@ -64,7 +64,7 @@ func (r *root) limiter(policies []Policy) (*Limiter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.shared.Store().Rates.Prepare(ps.List); err != nil {
+	if err := r.shared.Stores().Rates.Prepare(ps.List); err != nil {
 		return nil, fmt.Errorf("headgate: limiter %q: %w", name, err)
 	}
 	return &Limiter{root: r, backend: r.shared.Constant(ps)}, nil
@@ -163,9 +163,6 @@ func (l *Limiter) Name() string { return l.backend.Name() }
 
 // String describes the limiter.
 func (l *Limiter) String() string { return fmt.Sprintf("limiter %q", l.Name()) }
-
-// Backend is for package headgate itself.
-func (l *Limiter) Backend() *backend.Limiter { return l.backend }
 
 // Allow charges the key with one unit, if all policies admit it. It does not wait.
 func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {

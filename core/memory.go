@@ -4,8 +4,6 @@ import (
 	"sync"
 
 	"github.com/headgate/headgate/internal/backend"
-	"github.com/headgate/headgate/internal/memory"
-	"github.com/headgate/headgate/internal/slots"
 )
 
 // A MemoryStore keeps counts in this process. Its zero value is ready; it must not be copied after its first use. It
@@ -19,20 +17,5 @@ type MemoryStore struct {
 	Observers []*Observer
 
 	once    sync.Once
-	backend *backend.Store
-}
-
-// Backend is for package headgate itself.
-func (m *MemoryStore) Backend() *backend.Store {
-	m.once.Do(func() {
-		rates := memory.New(m.MaxBytes)
-		m.backend = &backend.Store{Rates: rates, Memory: rates, Slots: new(slots.Memory)}
-		for _, o := range m.Observers {
-			m.backend.Observer = m.backend.Observer.And(o.Backend(nil))
-		}
-		if o := m.backend.Observer; o != nil && o.Memory != nil {
-			o.Memory(rates.Use)
-		}
-	})
-	return m.backend
+	backend *backend.Stores
 }

@@ -34,36 +34,6 @@ type Observer struct {
 	backend *store.Observer // of package stats
 }
 
-// Backend is for package headgate itself. It returns what stores call: what package stats has set with from, or else the
-// functions above.
-func (o *Observer) Backend(from *store.Observer) *store.Observer {
-	if o == nil {
-		return nil
-	}
-	if from != nil {
-		o.backend = from
-	}
-	if o.backend != nil {
-		return o.backend
-	}
-	hooks := &store.Observer{Timed: o.Decided != nil || o.Acquired != nil, Released: o.Released, Changed: o.Changed}
-	if o.Decided != nil {
-		hooks.Decided = func(ctx context.Context, e store.DecisionEvent) {
-			source := source(e.Source, e.Err)
-			o.Decided(ctx, DecisionEvent{e.Limiter, e.Policy, e.Units, e.Allowed, e.ObserveOnly, source, e.Took, e.Err, e.Key})
-		}
-	}
-	if o.Settled != nil {
-		hooks.Settled = func(ctx context.Context, e store.SettleEvent) { o.Settled(ctx, SettleEvent(e)) }
-	}
-	if o.Acquired != nil {
-		hooks.Acquired = func(ctx context.Context, e store.SlotEvent) {
-			o.Acquired(ctx, SlotEvent{e.Slots, e.Granted, e.ObserveOnly, source(e.Source, e.Err), e.Took, e.Err, e.Key})
-		}
-	}
-	return hooks
-}
-
 func source(s step.Source, err error) string {
 	if err != nil {
 		return ""

@@ -173,11 +173,3 @@ func (d *documented) plan(r *root, plan string) *Limiter {
 	}
 	return l
 }
-
-// Documented returns a limiter whose policies are those of a limit of a document. It is for package limits.
-func Documented(s Store, b backend.Book, limit int, name string) *Limiter {
-	r := &root{shared: backend.NewShared(s.Backend(), name), document: &documented{book: b, limit: limit}}
-	r.document.plans.Store(&map[string]*Limiter{})
-	r.standard = &Limiter{root: r, backend: r.shared.Documented(b, limit, "")}
-	return r.standard
-}

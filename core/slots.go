@@ -12,7 +12,7 @@ import (
 // store. A process that dies loses its slots after the store's SlotTTL. It is safe for concurrent use.
 type Slots struct {
 	root    *slotsRoot
-	backend *backend.Slots
+	backend *backend.SlotLimit
 }
 
 // A slotsRoot is what the plans of slots share. It does not change, but for the plans that a function has made.
@@ -35,7 +35,7 @@ func NewSlots(s Store, name string, limit int64) *Slots {
 	}
 	checkSlots(name, limit)
 	r := &slotsRoot{}
-	r.standard = &Slots{r, backend.NewSlots(s.Backend(), name, limit)}
+	r.standard = &Slots{r, backend.NewSlotLimit(s.Backend(), name, limit)}
 	s.Backend().Named("slots", name, strconv.FormatInt(limit, 10))
 	return r.standard
 }
@@ -123,21 +123,11 @@ func (s *Slots) Plan(plan string) *Slots {
 	return r.standard
 }
 
-// DocumentedSlots returns the slots of that name in a document. It is for package limits.
-func DocumentedSlots(s Store, b backend.Book, inBook int, name string) *Slots {
-	r := &slotsRoot{}
-	r.standard = &Slots{r, backend.NewDocumentedSlots(s.Backend(), b, inBook, name)}
-	return r.standard
-}
-
 // Name returns the name.
 func (s *Slots) Name() string { return s.backend.Name() }
 
 // String describes the slots.
 func (s *Slots) String() string { return fmt.Sprintf("slots %q", s.Name()) }
-
-// Backend is for package headgate itself.
-func (s *Slots) Backend() *backend.Slots { return s.backend }
 
 // Acquire takes a slot for the key at once, or returns [ErrFull].
 func (s *Slots) Acquire(ctx context.Context, key string) (*Slot, error) { return s.Wait(ctx, key, 0) }

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-
-	"github.com/headgate/headgate/internal/keytext"
 )
 
 // Context charges the value of key in the request's context, such as the user that an
@@ -24,7 +22,7 @@ func Context(key any) Func {
 	errAbsent := absent(thing)
 	return func(r *http.Request) (string, error) {
 		value := r.Context().Value(key)
-		text, ok := keytext.Of(value)
+		text, ok := textOf(value)
 		if !ok {
 			return "", ofKind(ErrProgram, fmt.Sprintf("%s: no text in a %T", thing, value))
 		}

@@ -156,7 +156,7 @@ func New(c Config) (*Guard, error) {
 		g.costs = g.costs || r.Settle != nil || r.Cost != nil
 		g.observes = g.observes || r.ObserveOnly
 		g.rules.Service = g.rules.Service || r.Service
-		g.rules.Rates = append(g.rules.Rates, engine.Rate{
+		g.rules.Rates = append(g.rules.Rates, engine.RateRule{
 			Rule:    engine.Rule{Key: r.Key, Plan: r.Plan, Skip: r.Skip, Service: r.Service, ObserveOnly: r.ObserveOnly},
 			Limiter: r.Limiter, Cost: r.Cost, Settles: r.Settle != nil,
 		})
@@ -167,12 +167,12 @@ func New(c Config) (*Guard, error) {
 		if wait == 0 {
 			wait = defaultWait
 		}
-		g.rules.Slots = append(g.rules.Slots, engine.Slots{
+		g.rules.Slots = append(g.rules.Slots, engine.SlotsRule{
 			Rule:  engine.Rule{Key: s.Key, Plan: s.Plan, Skip: s.Skip, Service: s.Service, ObserveOnly: s.ObserveOnly},
 			Slots: s.Slots, Queue: s.Queue, MaxWait: wait,
 		})
 	}
-	slices.SortStableFunc(g.rules.Slots, func(a, b engine.Slots) int { return cmp.Compare(a.Queue, b.Queue) })
+	slices.SortStableFunc(g.rules.Slots, func(a, b engine.SlotsRule) int { return cmp.Compare(a.Queue, b.Queue) })
 	g.plain = !g.costs && !g.observes && len(c.Concurrency) == 0 && !c.KeepVerdict
 	g.prepared = prepare(&g.rules)
 	return g, nil

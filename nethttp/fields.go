@@ -125,14 +125,6 @@ func (p *page) texts(a *engine.Admission) (policies, states string) {
 	return policies, p.end()
 }
 
-// Texts returns the values of RateLimit-Policy and RateLimit, or "" for one that is not to be there. It is for headgated:
-// nobody else can call it, since its argument is internal.
-func Texts(a *engine.Admission) (policies, states string) {
-	p := takePage()
-	defer pages.Put(p)
-	return p.texts(a)
-}
-
 // A page has room for the fields of some responses, so that a response takes less than one allocation. The
 // texts that were written to it do not change, and no two values share their room: a handler may change them.
 type page struct {
@@ -175,7 +167,7 @@ func (p *page) number(name string, n int64) {
 }
 
 // policy writes an item of RateLimit-Policy.
-func (p *page) policy(d *backend.Answer, slots bool) {
+func (p *page) policy(d *backend.PolicyAnswer, slots bool) {
 	p.comma()
 	p.text.WriteString(quote(d.Policy))
 	p.number(";q=", d.Limit)

@@ -9,12 +9,6 @@ import (
 	"github.com/headgate/headgate/internal/record"
 )
 
-// Refuse is for package websocketmw. Nobody else can call it, since its argument is internal. It answers a request that
-// the engine has refused.
-func Refuse(w http.ResponseWriter, r *http.Request, a *engine.Admission, onRefused func(http.ResponseWriter, *http.Request, *Verdict)) {
-	refuse(w, r, a, nil, nil, onRefused)
-}
-
 // A refuser is the writer of a framework's adapter, which gets the refusal after OnRefused, and the document that
 // answers it by default. It reports whether the refusal is answered.
 type refuser interface {
@@ -60,9 +54,6 @@ func refuse(w http.ResponseWriter, r *http.Request, a *engine.Admission, prepare
 		w.Write(document.Body) //nolint:errcheck // the client may have disconnected
 	}
 }
-
-// Document returns the problem document of a refusal. It is for headgated, as Texts is.
-func Document(a *engine.Admission) []byte { return documentOf(a, nil).Body }
 
 // documentOf returns the body of a refusal.
 func documentOf(a *engine.Admission, prepared *prepared) problem.Document {

@@ -45,7 +45,7 @@ func newGate(l *backend.Limiter, own *backend.Policies) (*gate, error) {
 	all.List = append(all.List, block.List[0])
 	server := &all.List[len(all.List)-1]
 	server.Free = true
-	faults = append(faults, l.Store().Rates.Prepare(all.List[len(all.List)-1:]))
+	faults = append(faults, l.Stores().Rates.Prepare(all.List[len(all.List)-1:]))
 	return &gate{l.Constant(all), server}, errors.Join(faults...)
 }
 
@@ -58,18 +58,18 @@ func (g *gate) block(ctx context.Context, key string, units int64) bool {
 	var c step.Cell
 	c.Set(g.server, key, step.Hash(key), 0)
 	cells := []step.Cell{c}
-	_, err := g.limiter.Store().Rates.Ask(ctx, step.Peek, cells)
+	_, err := g.limiter.Stores().Rates.Ask(ctx, step.Peek, cells)
 	if left := units - cells[0].RetryAfter; err == nil && left > 0 && cells[0].Source != step.SourceOpen {
 		cells[0] = c
 		cells[0].N = left
-		_, err = g.limiter.Store().Rates.Ask(ctx, step.Settle, cells)
+		_, err = g.limiter.Stores().Rates.Ask(ctx, step.Settle, cells)
 		if surplus := cells[0].RetryAfter - units; err == nil && surplus > 0 {
 			cells[0].N = -surplus
-			_, err = g.limiter.Store().Rates.Ask(ctx, step.Settle, cells)
+			_, err = g.limiter.Stores().Rates.Ask(ctx, step.Settle, cells)
 		}
 	}
 	kept := err == nil && cells[0].Source != step.SourceOpen
-	if o := g.limiter.Store().Observer; o != nil && o.Decided != nil && !kept {
+	if o := g.limiter.Stores().Observer; o != nil && o.Decided != nil && !kept {
 		o.Decided(ctx, store.DecisionEvent{Limiter: g.limiter.Name(), Units: units, Source: cells[0].Source, Err: err})
 	}
 	return kept

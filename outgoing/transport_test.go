@@ -468,18 +468,18 @@ func TestServersDoNotBlockEachOther(t *testing.T) {
 
 // A failing store keeps no block: it fails with an error, or admits everything.
 type failing struct {
-	store.Store
+	store.Rates
 
 	observer *store.Observer
 	err      error
 }
 
 // Backend implements [core.Store].
-func (s *failing) Backend() *backend.Store { return &backend.Store{Rates: s, Observer: s.observer} }
+func (s *failing) Backend() *backend.Stores { return &backend.Stores{Rates: s, Observer: s.observer} }
 
 func (s *failing) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (bool, error) {
 	if mode == step.Allow {
-		return s.Store.Ask(ctx, mode, cells)
+		return s.Rates.Ask(ctx, mode, cells)
 	}
 	cells[0].Source = step.SourceOpen
 	return true, s.err
@@ -493,7 +493,7 @@ func TestStoreDoesNotBlock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bubble.Test(t, func(t *testing.T) {
 				var told []store.DecisionEvent
-				c.Store = memory.New(0)
+				c.Rates = memory.New(0)
 				c.observer = &store.Observer{Decided: func(_ context.Context, e store.DecisionEvent) { told = append(told, e) }}
 				s := &server{answer: func(i int, _ *http.Request) *http.Response {
 					if i > 0 {

@@ -169,7 +169,7 @@ func New(c Config) (*Guard, error) {
 	g := &Guard{config: c, id: rand.Text(), evictAge: minEvictAge, sockets: make(map[*Socket]struct{}), empty: make(chan struct{})}
 	g.rules = engine.Rules{Watch: engine.NewWatch("websocketmw", c.Logger, false), LeastPause: 5, MostPause: 10}
 	for i, r := range c.Rules {
-		g.rules.Slots = append(g.rules.Slots, engine.Slots{
+		g.rules.Slots = append(g.rules.Slots, engine.SlotsRule{
 			Rule:  engine.Rule{Key: r.Key, Plan: r.Plan, Service: r.WhenFull == Unavailable},
 			Slots: r.Slots, OneMore: r.WhenFull == EvictOldest,
 		})

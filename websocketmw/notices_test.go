@@ -588,20 +588,20 @@ func TestEvictionsThatCross(t *testing.T) {
 
 // A silentStore hands no notice on after its first answers, and does not close slots: a server does not answer.
 type silentStore struct {
-	slots.Store
+	slots.Registry
 
 	left      atomic.Int64 // notices that are still handed on
 	listeners atomic.Int64
 }
 
-func (d *silentStore) Backend() *backend.Store { return &backend.Store{Slots: d} }
+func (d *silentStore) Backend() *backend.Stores { return &backend.Stores{Slots: d} }
 
 func (d *silentStore) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) ([]int64, error) {
 	if d.left.Add(-1) < 0 {
 		<-ctx.Done()
 		return []int64{1}, nil
 	}
-	return d.Store.Announce(ctx, n, heard)
+	return d.Registry.Announce(ctx, n, heard)
 }
 
 func (*silentStore) Close(ctx context.Context, name string) error {
@@ -609,9 +609,9 @@ func (*silentStore) Close(ctx context.Context, name string) error {
 	return fmt.Errorf("no answer about %q", name)
 }
 
-func (d *silentStore) Listen(name string, hear func(slots.Heard) slots.Answer) (stop func()) {
+func (d *silentStore) Listen(name string, hear func(slots.Heard) slots.NoticeAnswer) (stop func()) {
 	d.listeners.Add(1)
-	end := d.Store.Listen(name, hear)
+	end := d.Registry.Listen(name, hear)
 	return func() {
 		d.listeners.Add(-1)
 		end()
@@ -623,7 +623,7 @@ func (d *silentStore) Listen(name string, hear func(slots.Heard) slots.Answer) (
 func TestWithoutAnswers(t *testing.T) {
 	for notices := range int64(2) {
 		synctest.Test(t, func(t *testing.T) {
-			d := &silentStore{Store: new(core.MemoryStore).Backend().Slots}
+			d := &silentStore{Registry: new(core.MemoryStore).Backend().Slots}
 			d.left.Store(notices)
 			var causes []error
 			g := mustNew(t, Config{
@@ -665,9 +665,9 @@ func TestWithoutAnswers(t *testing.T) {
 }
 
 // A slowStore counts slots when nobody waits for that any more.
-type slowStore struct{ slots.Store }
+type slowStore struct{ slots.Registry }
 
-func (d *slowStore) Backend() *backend.Store { return &backend.Store{Slots: d} }
+func (d *slowStore) Backend() *backend.Stores { return &backend.Stores{Slots: d} }
 
 func (*slowStore) Count(ctx context.Context, _, _ string) (int64, error) {
 	<-ctx.Done()

@@ -217,8 +217,8 @@ func (r *connection) document(ctx context.Context, c *call, client redis.Univers
 	return text, d, err
 }
 
-func (r *connection) documents(client redis.UniversalClient) docstore.Store {
-	return docstore.Store{Client: client, Key: r.key}
+func (r *connection) documents(client redis.UniversalClient) docstore.Location {
+	return docstore.Location{Client: client, Key: r.key}
 }
 
 // ping tries what the store needs of Redis.
@@ -287,7 +287,7 @@ const noDocument = "none"
 type publication struct {
 	*call
 
-	documents docstore.Store
+	documents docstore.Location
 	text      []byte
 	document  *document.Document
 	result    map[string]any

@@ -196,7 +196,7 @@ func TestPushGivesUp(t *testing.T) {
 	server := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
-	documents := docstore.Store{Client: client, Key: documentKey}
+	documents := docstore.Location{Client: client, Key: documentKey}
 	if err := documents.Tell(t.Context(), docstore.Server{ID: "old", Version: "x", Found: "x"}); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestAwaitGivesUpWhileRedisIsSilent(t *testing.T) {
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1})
 	t.Cleanup(func() { _ = client.Close() })
-	documents := docstore.Store{Client: client, Key: documentKey}
+	documents := docstore.Location{Client: client, Key: documentKey}
 	if err := documents.Tell(t.Context(), docstore.Server{ID: "old", Version: "x", Found: "x"}); err != nil {
 		t.Fatal(err)
 	}

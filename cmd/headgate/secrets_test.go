@@ -128,7 +128,7 @@ func TestHostileTextsAreVisible(t *testing.T) {
 	url := "redis://" + server.Addr()
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
-	documents := docstore.Store{Client: client, Key: documentKey}
+	documents := docstore.Location{Client: client, Key: documentKey}
 	if err := documents.Tell(t.Context(), docstore.Server{ID: hostile, Version: hostile, Found: hostile, Err: hostile + strings.Repeat("long", 1000)}); err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/lease"
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redisrates"
 	"github.com/headgate/headgate/internal/redisslots"
@@ -74,39 +75,26 @@ func (c Config) Format(s fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(s, "redisstore.Config{Prefix: %q}", c.Prefix)
 }
 
-// Failure says how decisions are made while Redis is away.
-type Failure int
+// Failure says how decisions are made while Redis is away. Its texts are "local", "open" and "closed".
+type Failure = outage.Failure
 
 const (
 	// FailLocal decides in this process, by the limits divided by [Config].Servers. Slots count those that others held
 	// by the last answer of Redis.
-	FailLocal Failure = iota
+	FailLocal = outage.FailLocal
 
 	// FailOpen admits everything but a charge above a limit, and slots whose limit is 0.
-	FailOpen
+	FailOpen = outage.FailOpen
 
 	// FailClosed returns [core.ErrUnavailable]: guards answer with 503.
-	FailClosed
+	FailClosed = outage.FailClosed
 )
-
-// String returns "local", "open" or "closed".
-func (f Failure) String() string {
-	switch f {
-	case FailLocal:
-		return "local"
-	case FailOpen:
-		return "open"
-	case FailClosed:
-		return "closed"
-	}
-	return fmt.Sprintf("Failure(%d)", int(f))
-}
 
 // A Store is a [core.Store] in Redis. It is safe for concurrent use.
 type Store struct {
-	rates   *redisrates.Store
-	slots   *redisslots.Store
-	backend backend.Store
+	rates   *redisrates.Decider
+	slots   *redisslots.Registry
+	backend backend.Stores
 	owned   bool // the client
 }
 
@@ -143,7 +131,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	hooks := cmp.Or(observer, new(store.Observer))
 	rates, err := redisrates.New(client, redisrates.Config{
 		Prefix: c.Prefix, Secret: c.Secret, Timeout: c.Timeout, RefusalTTL: c.RefusalTTL,
-		Failure: redisrates.Failure(c.Failure), Servers: c.Servers, Called: hooks.Called, Changed: hooks.Changed,
+		Failure: c.Failure, Servers: c.Servers, Called: hooks.Called, Changed: hooks.Changed,
 	})
 	if err := errors.Join(err, c.faults()); err != nil {
 		return nil, err
@@ -152,7 +140,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	s.slots = redisslots.New(client, redisslots.Config{
 		Names: rediskey.New(c.Prefix, c.Secret), Called: hooks.Called,
 		Config: keeper.Config{
-			TTL: c.SlotTTL, Timeout: c.SlotTimeout, Failure: keeper.Failure(c.Failure), Servers: c.Servers,
+			TTL: c.SlotTTL, Timeout: c.SlotTimeout, Failure: c.Failure, Servers: c.Servers,
 			Changed: hooks.Changed, Lost: hooks.SlotsLost, Restated: hooks.SlotsRestated,
 		},
 	})
@@ -186,8 +174,8 @@ func (c Config) faults() error {
 	return errors.Join(faults...)
 }
 
-// Backend is for package headgate itself.
-func (s *Store) Backend() *backend.Store { return &s.backend }
+// Backend is sealed, as that of other stores: its result is internal.
+func (s *Store) Backend() *backend.Stores { return &s.backend }
 
 // Client returns the client.
 func (s *Store) Client() redis.UniversalClient { return s.rates.Client() }

@@ -66,9 +66,9 @@ func (away) Prepare([]step.Policy) error { return nil }
 func (a away) Ask(context.Context, step.Mode, []step.Cell) (bool, error) { return false, a.err }
 
 // A failing store tells a Stats of its decisions.
-type failing struct{ backend backend.Store }
+type failing struct{ backend backend.Stores }
 
-func (f *failing) Backend() *backend.Store { return &f.backend }
+func (f *failing) Backend() *backend.Stores { return &f.backend }
 
 // TestCounts of each kind of call.
 func TestCounts(t *testing.T) {
@@ -93,7 +93,7 @@ func TestCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, err := range []error{store.ErrUnavailable, context.Canceled, context.DeadlineExceeded, errors.New("a fault")} {
-		l := newLimiter(t, &failing{backend.Store{Rates: away{err}, Observer: s.Observer().Backend(nil)}}, "broken", core.FixedWindow(1, age))
+		l := newLimiter(t, &failing{backend.Stores{Rates: away{err}, Observer: s.Observer().Backend(nil)}}, "broken", core.FixedWindow(1, age))
 		if _, err := l.AllowN(ctx, "a", 1); err == nil {
 			t.Fatal("no error")
 		}

@@ -23,7 +23,7 @@ func Span(us int64) time.Duration {
 func (d *Decision) Len() int { return int(d.count) }
 
 // At is described with Len.
-func (d *Decision) At(i int) Answer {
+func (d *Decision) At(i int) PolicyAnswer {
 	c := &d.cells()[i]
 	a := described(c.Policy)
 	if d.Dated(i) && c.At > 0 {
@@ -38,8 +38,8 @@ func (d *Decision) At(i int) Answer {
 func (d *Decision) Dated(i int) bool { return d.cells()[i].Policy.Algorithm == step.Calendar }
 
 // described returns an answer without numbers of a key.
-func described(p *step.Policy) Answer {
-	return Answer{Limiter: p.Limiter, Policy: p.Name, Limit: p.Capacity(), Window: Span(p.Window())}
+func described(p *step.Policy) PolicyAnswer {
+	return PolicyAnswer{Limiter: p.Limiter, Policy: p.Name, Limit: p.Capacity(), Window: Span(p.Window())}
 }
 
 // Left returns what the i-th policy has left, and the time until one more unit is.
@@ -95,7 +95,7 @@ func totals(cells []step.Cell, allowed bool) (t Totals) {
 
 // Part returns the answer of the policy that decided among n from the i-th on, with the strictest numbers of these, and the
 // units for which there was no room.
-func (d *Decision) Part(i, n int) (part Answer, short int64) {
+func (d *Decision) Part(i, n int) (part PolicyAnswer, short int64) {
 	cells := d.cells()[i : i+n]
 	short = uncoveredBy(cells)
 	t := totals(cells, short == 0)
@@ -148,7 +148,7 @@ func (d *Decision) Known() bool {
 }
 
 // Slots returns the answers of slots. AddSlots adds some, and ClearSlots forgets them.
-func (d *Decision) Slots() []Answer {
+func (d *Decision) Slots() []PolicyAnswer {
 	if d.slots == nil {
 		return nil
 	}
@@ -156,7 +156,7 @@ func (d *Decision) Slots() []Answer {
 }
 
 // AddSlots is described with Slots.
-func (d *Decision) AddSlots(all ...Answer) {
+func (d *Decision) AddSlots(all ...PolicyAnswer) {
 	all = append(d.Slots(), all...)
 	d.slots = &all
 }

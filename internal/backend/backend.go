@@ -10,19 +10,19 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/headgate/headgate/internal/ctxmark"
 	"github.com/headgate/headgate/internal/lease"
 	"github.com/headgate/headgate/internal/memory"
-	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/store"
 )
 
-// A Store is what is behind a core.Store.
-type Store struct {
-	Rates    store.Store
-	Memory   *memory.Store // Rates, if they are in this process: then cells stay on the stack
-	Leases   *lease.Store  // Rates, if units are leased: as far as they are, cells stay on the stack
-	Slots    slots.Store
+// Stores are what is behind a core.Store: the store of rates, and that of slots.
+type Stores struct {
+	Rates    store.Rates
+	Memory   *memory.States // Rates, if they are in this process: then cells stay on the stack
+	Leases   *lease.Leases  // Rates, if units are leased: as far as they are, cells stay on the stack
+	Slots    slots.Registry
 	Observer *store.Observer // or nil
 
 	closed atomic.Bool // CloseSlots was called
@@ -30,7 +30,7 @@ type Store struct {
 }
 
 // CloseSlots lets nobody acquire slots any more, and states that this process holds none.
-func (s *Store) CloseSlots(ctx context.Context) error {
+func (s *Stores) CloseSlots(ctx context.Context) error {
 	s.closed.Store(true)
 	return s.Slots.Close(ctx, "")
 }
@@ -64,12 +64,12 @@ type Limiter struct {
 // Shared is what the plans of a limiter share.
 type Shared struct {
 	name  string
-	store *Store
+	store *Stores
 	lines *lines
 }
 
 // NewShared returns what the plans of a limiter share.
-func NewShared(s *Store, name string) Shared { return Shared{name, s, new(lines)} }
+func NewShared(s *Stores, name string) Shared { return Shared{name, s, new(lines)} }
 
 // Constant returns a limiter whose policies do not change.
 func (s Shared) Constant(p *Policies) *Limiter { return &Limiter{Shared: s, fixed: p} }
@@ -85,8 +85,8 @@ func (s Shared) Documented(b Book, limit int, plan string) *Limiter {
 // Name returns the name of the limiter.
 func (s Shared) Name() string { return s.name }
 
-// Store returns the store.
-func (s Shared) Store() *Store { return s.store }
+// Stores returns the store.
+func (s Shared) Stores() *Stores { return s.store }
 
 // Book returns the document that has the policies, or nil.
 func (l *Limiter) Book() Book { return l.book }
@@ -128,12 +128,12 @@ func (l *Limiter) All(key string) []*Policies {
 
 // Policies describes the policies for keys that a document does not name: what all responses share. Of limiters of
 // documents it is for now.
-func (l *Limiter) Policies() []Answer {
+func (l *Limiter) Policies() []PolicyAnswer {
 	ps, err := l.Of("")
 	if err != nil {
 		return nil
 	}
-	all := make([]Answer, len(ps.List))
+	all := make([]PolicyAnswer, len(ps.List))
 	for i := range all {
 		all[i] = described(&ps.List[i])
 	}
@@ -144,7 +144,7 @@ func (l *Limiter) Policies() []Answer {
 func (l *Limiter) SameStore(m *Limiter) bool { return l.store == m.store }
 
 // Observed marks the context of questions whose refusals affect nobody, for observers.
-func Observed(ctx context.Context) context.Context { return ontrial.Mark(ctx) }
+func Observed(ctx context.Context) context.Context { return ctxmark.ObserveOnly(ctx) }
 
 // ErrNoContext is the error of a call without a context.
 var ErrNoContext = Invalid("the context is nil")

@@ -22,8 +22,8 @@ type Charge struct {
 	Units   int64
 }
 
-// An Answer is the result of one policy. Package core explains it.
-type Answer struct {
+// A PolicyAnswer is the result of one policy. Package core explains it.
+type PolicyAnswer struct {
 	Limiter, Policy                           string
 	Allowed                                   bool
 	Limit, Remaining                          int64
@@ -34,17 +34,17 @@ type Answer struct {
 // what was charged.
 type Decision struct {
 	receipt store.Receipt // that copies share; the zero one: nothing was charged
-	store   *Store        // that was asked
+	store   *Stores       // that was asked
 	Allowed bool
 	count   uint8 // of cells
 
 	first [2]step.Cell
-	more  *[]step.Cell // all of them, if they are more
-	slots *[]Answer    // of guards
+	more  *[]step.Cell    // all of them, if they are more
+	slots *[]PolicyAnswer // of guards
 }
 
 // room makes room for cells of a question to a store.
-func (d *Decision) room(s *Store, n int) []step.Cell {
+func (d *Decision) room(s *Stores, n int) []step.Cell {
 	d.store, d.count = s, uint8(n)
 	if n <= len(d.first) {
 		return d.first[:n]
@@ -374,6 +374,6 @@ func (d *Decision) Cells() []step.Cell { return d.cells() }
 
 // Resume returns the decision of cells that were charged, possibly by another process, which has not settled them. Their
 // policies were prepared for the store.
-func Resume(s *Store, cells []step.Cell) *Decision {
+func Resume(s *Stores, cells []step.Cell) *Decision {
 	return &Decision{receipt: store.NewReceipt(), store: s, Allowed: true, count: uint8(len(cells)), more: &cells}
 }

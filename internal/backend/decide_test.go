@@ -14,9 +14,9 @@ import (
 	"github.com/headgate/headgate/internal/store"
 )
 
-// strict is a store that refuses questions that [store.Store] does not permit.
+// strict is a store that refuses questions that [store.Rates] does not permit.
 type strict struct {
-	store.Store
+	store.Rates
 
 	t *testing.T
 }
@@ -26,10 +26,10 @@ func (s strict) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (all
 	if len(cells) == 0 || slices.ContainsFunc(cells, func(c step.Cell) bool { return c.Policy.Constant() }) {
 		s.t.Fatalf("the store was asked about %d cells, some of constant policies", len(cells))
 	}
-	return s.Store.Ask(ctx, mode, cells)
+	return s.Rates.Ask(ctx, mode, cells)
 }
 
-func limiter(t *testing.T, s *backend.Store, name string, numbers ...step.Numbers) *backend.Limiter {
+func limiter(t *testing.T, s *backend.Stores, name string, numbers ...step.Numbers) *backend.Limiter {
 	t.Helper()
 	var all []backend.Policy
 	for _, m := range numbers {
@@ -46,7 +46,7 @@ func TestConstantPoliciesAmongOthers(t *testing.T) {
 	unlimited, blocked := step.Numbers{Algorithm: step.Constant, Limit: step.MaxInt}, step.Numbers{Algorithm: step.Constant}
 	window := step.Numbers{Algorithm: step.FixedWindow, Limit: 5, Period: time.Hour.Microseconds(), FromFirst: true}
 	near := memory.New(0)
-	for name, s := range map[string]*backend.Store{
+	for name, s := range map[string]*backend.Stores{
 		"memory": {Rates: near, Memory: near},
 		"far":    {Rates: strict{memory.New(0), t}},
 	} {
@@ -79,7 +79,7 @@ func TestConstantPoliciesAmongOthers(t *testing.T) {
 func TestEventsHaveTheUnitsOfTheCharge(t *testing.T) {
 	var units []int64
 	near := memory.New(0)
-	s := &backend.Store{Rates: near, Memory: near, Observer: &store.Observer{
+	s := &backend.Stores{Rates: near, Memory: near, Observer: &store.Observer{
 		Decided: func(_ context.Context, e store.DecisionEvent) { units = append(units, e.Units) },
 		Settled: func(_ context.Context, e store.SettleEvent) { units = append(units, e.Charged, e.Actual) },
 	}}
@@ -106,7 +106,7 @@ func TestEventsHaveTheUnitsOfTheCharge(t *testing.T) {
 
 func TestErrorsNameTheUnits(t *testing.T) {
 	near := memory.New(0)
-	l := limiter(t, &backend.Store{Rates: near, Memory: near}, "l", step.Numbers{Algorithm: step.SlidingLog, Limit: 1, Period: 1e6})
+	l := limiter(t, &backend.Stores{Rates: near, Memory: near}, "l", step.Numbers{Algorithm: step.SlidingLog, Limit: 1, Period: 1e6})
 	var d backend.Decision
 	_, reported := l.Report(t.Context(), "a", -1, &d)
 	_, most := l.AtMost(t.Context(), "a", -2, &d)
@@ -123,18 +123,18 @@ func TestErrorsNameTheUnits(t *testing.T) {
 }
 
 // failing is a store that fails when units are charged.
-type failing struct{ store.Store }
+type failing struct{ store.Rates }
 
 func (f failing) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	if mode == step.Allow {
 		return false, store.ErrUnavailable
 	}
-	return f.Store.Ask(ctx, mode, cells)
+	return f.Rates.Ask(ctx, mode, cells)
 }
 
 // As many units as fit are none, if the charge fails.
 func TestAtMostOfAStoreThatFails(t *testing.T) {
-	s := &backend.Store{Rates: failing{memory.New(0)}}
+	s := &backend.Stores{Rates: failing{memory.New(0)}}
 	l := limiter(t, s, "api", step.Numbers{Algorithm: step.FixedWindow, Limit: 5, Period: time.Hour.Microseconds()})
 	for _, n := range []int64{1, 3} {
 		var d backend.Decision

@@ -22,7 +22,7 @@ type made struct {
 
 // Named notes that a program has made a limiter, or slots, with a text of its limits. If another of that name has other
 // limits, the operator is told, once for the name. It is not for plans, and not for documents.
-func (s *Store) Named(what, name, text string) {
+func (s *Stores) Named(what, name, text string) {
 	first, differs := s.names.add(what+" "+name, text)
 	if !differs {
 		return

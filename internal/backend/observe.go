@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/headgate/headgate/internal/ontrial"
+	"github.com/headgate/headgate/internal/ctxmark"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
 )
 
 // begin returns when a call began, if an observer asks how long it takes.
-func (s *Store) begin() (start time.Time) {
+func (s *Stores) begin() (start time.Time) {
 	if s.Observer != nil && s.Observer.Timed {
 		start = time.Now()
 	}
@@ -38,7 +38,7 @@ func (d *Decision) tell(ctx context.Context, o *store.Observer, start time.Time,
 		first = i + 1
 		e := store.DecisionEvent{Limiter: charge[0].Policy.Limiter, Units: unitsOf(charge), Took: took, Err: err}
 		if err == nil {
-			e.Allowed, e.Source, e.ObserveOnly = d.Allowed, charge[0].Source, !d.Allowed && ontrial.Is(ctx)
+			e.Allowed, e.Source, e.ObserveOnly = d.Allowed, charge[0].Source, !d.Allowed && ctxmark.IsObserveOnly(ctx)
 			if d.Allowed || uncoveredBy(charge) > 0 {
 				e.Policy = totals(charge, d.Allowed).Decider.Name
 			}

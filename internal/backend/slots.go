@@ -6,17 +6,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/headgate/headgate/internal/ctxmark"
 	"github.com/headgate/headgate/internal/hidden"
-	"github.com/headgate/headgate/internal/ontrial"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
 )
 
-// Slots are one plan of slots: a number, or what a document gives to their keys.
-type Slots struct {
+// A SlotLimit is one plan of slots, and says how many a key may hold: a number, or what a document gives to the key.
+type SlotLimit struct {
 	name   string
-	store  *Store
+	store  *Stores
 	limit  int64        // unless there is a book
 	closed *atomic.Bool // of all plans
 	fault  error        // why nothing can be acquired; nil: none
@@ -26,30 +26,30 @@ type Slots struct {
 	plan   string
 }
 
-// NewSlots returns slots of a number.
-func NewSlots(s *Store, name string, limit int64) *Slots {
-	return &Slots{name: name, store: s, limit: limit, closed: new(atomic.Bool)}
+// NewSlotLimit returns slots of a number.
+func NewSlotLimit(s *Stores, name string, limit int64) *SlotLimit {
+	return &SlotLimit{name: name, store: s, limit: limit, closed: new(atomic.Bool)}
 }
 
-// NewDocumentedSlots returns slots of a document, by their number there.
-func NewDocumentedSlots(s *Store, b Book, inBook int, name string) *Slots {
-	return &Slots{name: name, store: s, closed: new(atomic.Bool), book: b, inBook: inBook}
+// NewDocumentedSlotLimit returns slots of a document, by their number there.
+func NewDocumentedSlotLimit(s *Stores, b Book, inBook int, name string) *SlotLimit {
+	return &SlotLimit{name: name, store: s, closed: new(atomic.Bool), book: b, inBook: inBook}
 }
 
 // WithLimit returns the same slots with another number, WithPlan with that of another plan of the document, and Faulty
 // such that acquires fail.
-func (s *Slots) WithLimit(limit int64) *Slots { c := *s; c.limit = limit; return &c }
-func (s *Slots) WithPlan(plan string) *Slots  { c := *s; c.plan = plan; return &c }
-func (s *Slots) Faulty(err error) *Slots      { c := *s; c.fault = err; return &c }
+func (s *SlotLimit) WithLimit(limit int64) *SlotLimit { c := *s; c.limit = limit; return &c }
+func (s *SlotLimit) WithPlan(plan string) *SlotLimit  { c := *s; c.plan = plan; return &c }
+func (s *SlotLimit) Faulty(err error) *SlotLimit      { c := *s; c.fault = err; return &c }
 
 // Name returns the name of the slots.
-func (s *Slots) Name() string { return s.name }
+func (s *SlotLimit) Name() string { return s.name }
 
 // Book returns the document that has the slots, or nil.
-func (s *Slots) Book() Book { return s.book }
+func (s *SlotLimit) Book() Book { return s.book }
 
 // Limit returns how many slots a key may hold as of now.
-func (s *Slots) Limit(key string) int64 {
+func (s *SlotLimit) Limit(key string) int64 {
 	if s.book != nil {
 		return s.book.View().Number(s.inBook, s.plan, key)
 	}
@@ -57,7 +57,7 @@ func (s *Slots) Limit(key string) int64 {
 }
 
 // Count returns how many slots a key holds in all processes.
-func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
+func (s *SlotLimit) Count(ctx context.Context, key string) (int64, error) {
 	if ctx == nil {
 		return 0, ErrNoContext
 	}
@@ -65,7 +65,7 @@ func (s *Slots) Count(ctx context.Context, key string) (int64, error) {
 }
 
 // Close frees the slots of this name, and lets nobody acquire any more.
-func (s *Slots) Close(ctx context.Context) error {
+func (s *SlotLimit) Close(ctx context.Context) error {
 	if ctx == nil {
 		return ErrNoContext
 	}
@@ -73,11 +73,11 @@ func (s *Slots) Close(ctx context.Context) error {
 	return s.store.Slots.Close(ctx, s.name)
 }
 
-func (s *Slots) isClosed() bool { return s.closed.Load() || s.store.closed.Load() }
+func (s *SlotLimit) isClosed() bool { return s.closed.Load() || s.store.closed.Load() }
 
 // A Claim asks for a slot.
 type Claim struct {
-	Slots   *Slots
+	Slots   *SlotLimit
 	Key     string
 	OneMore bool // one above the limit, for who will evict another
 	Queue   int  // how many of the key may wait; 0: it is refused at once
@@ -94,7 +94,7 @@ type Slot struct {
 type held struct {
 	slots.Grant
 
-	of   *Slots
+	of   *SlotLimit
 	took time.Duration // the call; 0 unless the observer is Timed
 }
 
@@ -139,11 +139,11 @@ func (s *Slot) Lost() <-chan struct{} {
 }
 
 // Answers returns the answer to each claim, as of when it was granted. Of a claim with OneMore, less than 0 may remain.
-func (s *Slot) Answers() []Answer {
-	all := make([]Answer, len(s.others)+1)
+func (s *Slot) Answers() []PolicyAnswer {
+	all := make([]PolicyAnswer, len(s.others)+1)
 	for i := range all {
 		h := s.at(i)
-		all[i] = Answer{Limiter: h.of.name, Policy: h.of.name, Allowed: true, Limit: h.Limit, Remaining: h.Limit - h.Held}
+		all[i] = PolicyAnswer{Limiter: h.of.name, Policy: h.of.name, Allowed: true, Limit: h.Limit, Remaining: h.Limit - h.Held}
 		if h.Source == step.SourceOpen {
 			all[i].Remaining = step.MaxInt
 		}
@@ -152,12 +152,12 @@ func (s *Slot) Answers() []Answer {
 }
 
 // Full returns the answer of the slots that are full, if that is what an error of Take says.
-func Full(err error) (Answer, bool) {
+func Full(err error) (PolicyAnswer, bool) {
 	var full *slots.FullError
 	if !errors.As(err, &full) {
-		return Answer{}, false
+		return PolicyAnswer{}, false
 	}
-	return Answer{Limiter: full.Name, Policy: full.Name, Limit: full.Limit}, true
+	return PolicyAnswer{Limiter: full.Name, Policy: full.Name, Limit: full.Limit}, true
 }
 
 // Take acquires a slot for each claim, in their order, at once or not at all, and s, which must be zero, holds them. If a
@@ -201,7 +201,7 @@ func (c *Claim) take(ctx context.Context, h *held) (err error) {
 	if h.of.fault != nil {
 		return h.of.fault
 	}
-	claim := slots.Claim{Name: h.of.name, Key: c.Key, Limit: h.of.Limit(c.Key), OneMore: c.OneMore, Queue: c.Queue}
+	claim := slots.Acquisition{Name: h.of.name, Key: c.Key, Limit: h.of.Limit(c.Key), OneMore: c.OneMore, Queue: c.Queue}
 	start := h.of.store.begin()
 	h.Grant, err = h.of.store.Slots.Acquire(ctx, claim)
 	h.took = took(start)
@@ -220,7 +220,7 @@ func (c *Claim) tell(ctx context.Context, h *held, err error) {
 	e := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: h.Source, Took: h.took}
 	var full *slots.FullError
 	if errors.As(err, &full) {
-		e.Source, e.ObserveOnly, e.Key = full.Source, ontrial.Is(ctx), hidden.Of(c.Key)
+		e.Source, e.ObserveOnly, e.Key = full.Source, ctxmark.IsObserveOnly(ctx), hidden.Of(c.Key)
 	} else if err != nil {
 		e.Source, e.Err = step.SourceNone, err
 	}
@@ -231,8 +231,8 @@ func (c *Claim) tell(ctx context.Context, h *held, err error) {
 type (
 	Notice       = slots.Notice
 	Heard        = slots.Heard
-	NoticeAnswer = slots.Answer
+	NoticeAnswer = slots.NoticeAnswer
 )
 
 // Notices returns what sends and hears the notices of the slots.
-func (s *Slots) Notices() slots.Noticer { return s.store.Slots }
+func (s *SlotLimit) Notices() slots.Noticer { return s.store.Slots }

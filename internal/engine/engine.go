@@ -35,8 +35,8 @@ const settleTimeout = time.Second
 
 // Rules are what a guard asks about. They do not change.
 type Rules struct {
-	Rates []Rate
-	Slots []Slots // one with a queue is the last
+	Rates []RateRule
+	Slots []SlotsRule // one with a queue is the last
 
 	Service bool // there is a rate of the service
 
@@ -52,8 +52,8 @@ type Rule struct {
 	Service, ObserveOnly bool
 }
 
-// Rate is a rule for a rate.
-type Rate struct {
+// A RateRule is a rule for a rate.
+type RateRule struct {
 	Rule
 
 	Limiter *core.Limiter
@@ -61,8 +61,8 @@ type Rate struct {
 	Settles bool // the charge may be given back, by the response
 }
 
-// Slots is a rule for what is held at once.
-type Slots struct {
+// A SlotsRule is a rule for what is held at once.
+type SlotsRule struct {
 	Rule
 
 	Slots   *core.Slots
@@ -132,7 +132,7 @@ func (a *Admission) Took(yield func(charge, rule int) bool) {
 func (a *Admission) Answers() int { return a.OfRates() + len(a.Decision.Slots()) }
 
 // At is described with Answers.
-func (a *Admission) At(i int) backend.Answer {
+func (a *Admission) At(i int) backend.PolicyAnswer {
 	if n := a.OfRates(); i >= n {
 		return a.Decision.Slots()[i-n]
 	}
@@ -148,12 +148,12 @@ func (a *Admission) OfRates() int {
 }
 
 // Known reports whether the i-th answer has the units left.
-func (a *Admission) Known(i int, d *backend.Answer) bool {
+func (a *Admission) Known(i int, d *backend.PolicyAnswer) bool {
 	return d.Limit == 0 || i >= a.OfRates() || a.Decision.Known()
 }
 
 // Hides reports whether clients do not see an answer: it is of a limit of the service, or there is no limit.
-func (a *Admission) Hides(d *backend.Answer) bool {
+func (a *Admission) Hides(d *backend.PolicyAnswer) bool {
 	return d.Limit == core.NoLimit || a.Rules.RateOf(d.Limiter).Service || a.Rules.SlotsOf(d.Limiter).Service
 }
 
@@ -323,7 +323,7 @@ func (rs *Rules) ofService(a *Admission) bool {
 }
 
 // RateOf returns the rate whose limiter has a name.
-func (rs *Rules) RateOf(limiter string) *Rate {
+func (rs *Rules) RateOf(limiter string) *RateRule {
 	for i := range rs.Rates {
 		if rs.Rates[i].Limiter.Name() == limiter {
 			return &rs.Rates[i]
@@ -334,12 +334,12 @@ func (rs *Rules) RateOf(limiter string) *Rate {
 
 // What no rule has, which does not change.
 var (
-	noRate  Rate
-	noSlots Slots
+	noRate  RateRule
+	noSlots SlotsRule
 )
 
 // SlotsOf returns the rule whose slots have a name.
-func (rs *Rules) SlotsOf(slots string) *Slots {
+func (rs *Rules) SlotsOf(slots string) *SlotsRule {
 	for i := range rs.Slots {
 		if rs.Slots[i].Slots.Name() == slots {
 			return &rs.Slots[i]

@@ -1,16 +1,7 @@
-// Package fault has errors of several packages, and texts of errors that begin with "headgate: " once.
+// Package fault has texts of errors: some may be logged, as they have no key, and each begins with "headgate: " once.
 package fault
 
-import (
-	"errors"
-	"strings"
-)
-
-// Errors that several packages return, and package core exports.
-var (
-	ErrUnavailable = errors.New("headgate: the store is not available")
-	ErrClosed      = errors.New("headgate: the slots are closed")
-)
+import "strings"
 
 // A Keyless is an error of a key function whose text has no key, so that it can be logged. Others may have one.
 type Keyless struct {

@@ -9,7 +9,7 @@ import (
 )
 
 // start runs a function in the background, unless the store is closed.
-func (s *Store) start(f func()) bool {
+func (s *Leases) start(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
@@ -19,7 +19,7 @@ func (s *Store) start(f func()) bool {
 }
 
 // sweepSoon sweeps after a twentieth of a life, and then as long as there are entries, unless the store is closed.
-func (s *Store) sweepSoon() bool {
+func (s *Leases) sweepSoon() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed && !s.sweeps {
@@ -32,7 +32,7 @@ func (s *Store) sweepSoon() bool {
 }
 
 // sweep gives back what is left of leases that are over, or of all, and drops entries of keys that are not busy.
-func (s *Store) sweep(all bool) {
+func (s *Leases) sweep(all bool) {
 	var back []step.Cell
 	now := s.now()
 	for i := range s.shards {
@@ -72,7 +72,7 @@ func (e *entry) finish() (back []step.Cell) {
 
 // send gives units back, many cells at once, but of one state once at a time. What fails counts until its window has
 // passed.
-func (s *Store) send(ctx context.Context, cells []step.Cell) {
+func (s *Leases) send(ctx context.Context, cells []step.Cell) {
 	for len(cells) > 0 {
 		n := 1
 		for n < min(len(cells), 64) && !slices.ContainsFunc(cells[:n], func(c step.Cell) bool {
@@ -88,7 +88,7 @@ func (s *Store) send(ctx context.Context, cells []step.Cell) {
 }
 
 // giveBack gives units back in the background.
-func (s *Store) giveBack(cells []step.Cell) {
+func (s *Leases) giveBack(cells []step.Cell) {
 	f := func() { s.send(context.Background(), cells) }
 	if len(cells) > 0 && cells[0].N != 0 && !s.start(f) {
 		go f()
@@ -97,7 +97,7 @@ func (s *Store) giveBack(cells []step.Cell) {
 
 // returnLease gives a lease back at once, and reports whether it had units. It waits for that as long as the
 // decision may take that began then.
-func (s *Store) returnLease(ctx context.Context, charge []step.Cell, began instant) bool {
+func (s *Leases) returnLease(ctx context.Context, charge []step.Cell, began instant) bool {
 	sh := s.lock(charge)
 	var back []step.Cell
 	if e := sh.of(charge); e != nil {
@@ -127,7 +127,7 @@ func (s *Store) returnLease(ctx context.Context, charge []step.Cell, began insta
 }
 
 // forget drops what is leased: the store forgets it.
-func (s *Store) forget(cells []step.Cell) {
+func (s *Leases) forget(cells []step.Cell) {
 	for i := range cells {
 		sh := s.lock(cells[i:])
 		if e := sh.find(&cells[i]); e != nil {
@@ -140,7 +140,7 @@ func (s *Store) forget(cells []step.Cell) {
 }
 
 // Close gives all back that is leased, and waits for that. The store then passes all calls on.
-func (s *Store) Close(ctx context.Context) error {
+func (s *Leases) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 )
 
 // leased is a store in memory that leases from another in memory.
-type leased struct{ backend.Store }
+type leased struct{ backend.Stores }
 
-func (s *leased) Backend() *backend.Store { return &s.Store }
+func (s *leased) Backend() *backend.Stores { return &s.Stores }
 
 func open() *leased {
 	s, shared := new(leased), memory.New(0)

@@ -19,9 +19,9 @@ const (
 
 // A borrow is a call of the store for a charge, and for units to lease.
 type borrow struct {
-	s      *Store
+	s      *Leases
 	e      *entry
-	from   store.Store
+	from   store.Rates
 	n      int64 // units of the charge; 0: of none
 	want   int64 // more, to lease
 	resets int
@@ -30,7 +30,7 @@ type borrow struct {
 }
 
 // borrow returns what to ask the store for. The shard is locked.
-func (s *Store) borrow(e *entry, began, now instant, n int64) *borrow {
+func (s *Leases) borrow(e *entry, began, now instant, n int64) *borrow {
 	b := &borrow{s: s, e: e, n: n, want: s.want(e, now, n), resets: e.resets, began: began, from: s.fresh}
 	if e.since > 0 && now.mono-e.since > 2*s.life {
 		b.from = s.next // all that others had leased is back, so a refusal that is remembered is as good as another
@@ -44,7 +44,7 @@ func (s *Store) borrow(e *entry, began, now instant, n int64) *borrow {
 
 // want returns how many units to lease beside n: what the demand of late takes until the lease ends. Units that are not
 // used here are missing elsewhere, so it is at most a quarter of what is left, and for at most a quarter of a period.
-func (s *Store) want(e *entry, now instant, n int64) int64 {
+func (s *Leases) want(e *entry, now instant, n int64) int64 {
 	if e.call != nil || e.as == 0 {
 		return 0
 	}
@@ -204,7 +204,7 @@ func (e *entry) lease(units int64, far []step.Cell, sent instant, life int64) (b
 
 // pause returns for how long a refusal holds, in nanoseconds: never into the next part of time, where more may be left.
 // In a sliding window, units expire all the time.
-func (s *Store) pause(charge []step.Cell) int64 {
+func (s *Leases) pause(charge []step.Cell) int64 {
 	at := charge[0].At
 	span := min(s.life/pauses, int64(maxPause), (end(charge, at)-at-1)*1000)
 	for i := range charge {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
+	"github.com/headgate/headgate/internal/ctxmark"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
-	"github.com/headgate/headgate/internal/within"
 )
 
-// Ask implements [store.Store].
-func (s *Store) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+// Ask implements [store.Rates].
+func (s *Leases) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	switch charge := first(cells); {
 	case mode == step.Settle:
 		return s.settle(ctx, cells)
@@ -36,7 +36,7 @@ func first(cells []step.Cell) (charge []step.Cell) {
 
 // Answer answers a charge without a call, if it can: if the lease has the units, or the store has refused them a moment
 // ago. The cells stay on the stack of the caller. It makes the receipt, unless that is nil.
-func (s *Store) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt) (allowed, answered bool) {
+func (s *Leases) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt) (allowed, answered bool) {
 	now := s.now() // before the lock, which is then held for a shorter time
 	sh := s.lock(cells)
 	if e := sh.of(cells); e != nil {
@@ -93,7 +93,7 @@ func (e *entry) read(charge []step.Cell, now instant) {
 func less(span, passed int64) int64 { return max(span-passed, min(span, 1)) }
 
 // decide decides about one charge.
-func (s *Store) decide(ctx context.Context, charge []step.Cell) (allowed bool, err error) {
+func (s *Leases) decide(ctx context.Context, charge []step.Cell) (allowed bool, err error) {
 	began := s.now()
 	for now, waited := began, false; ; now, waited = s.now(), true {
 		sh := s.lock(charge)
@@ -125,9 +125,9 @@ func (s *Store) decide(ctx context.Context, charge []step.Cell) (allowed bool, e
 }
 
 // within lets all calls of a decision share one timeout.
-func (s *Store) within(ctx context.Context, began instant) context.Context {
-	if _, ok := within.When(ctx); ok {
+func (s *Leases) within(ctx context.Context, began instant) context.Context {
+	if _, ok := ctxmark.DecisionEnd(ctx); ok {
 		return ctx
 	}
-	return within.By(ctx, s.begin.Add(time.Duration(began.mono)).Add(s.timeout))
+	return ctxmark.DecideBy(ctx, s.begin.Add(time.Duration(began.mono)).Add(s.timeout))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redisrates"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
@@ -43,7 +44,7 @@ func (r result) part(n int64) float64 { return 100 * float64(n) / float64(r.aske
 
 // serve lets the servers decide, with leases or without. Open opens the way of one to the shared store, with and without
 // a memory of refusals, and counts its calls.
-func (ld load) serve(t testing.TB, leased bool, open func() (next, fresh store.Store, calls *atomic.Int64)) result {
+func (ld load) serve(t testing.TB, leased bool, open func() (next, fresh store.Rates, calls *atomic.Int64)) result {
 	t.Helper()
 	began := time.Now()
 	var asked, admitted, calls atomic.Int64
@@ -105,7 +106,7 @@ func (ld load) inBubble(t *testing.T) (share float64, plain, leased result) {
 	for _, r := range []*result{&plain, &leased} {
 		synctest.Test(t, func(t *testing.T) {
 			shared := memory.New(0)
-			*r = ld.serve(t, r == &leased, func() (next, fresh store.Store, calls *atomic.Int64) {
+			*r = ld.serve(t, r == &leased, func() (next, fresh store.Rates, calls *atomic.Int64) {
 				l := newLink(shared)
 				l.slow.Store(int64(*demandTrip / 2))
 				return l, l, &l.calls
@@ -182,7 +183,7 @@ func BenchmarkRedis(b *testing.B) {
 					address := redistest.Start(b).Addr()
 					start := time.Until(time.Now().Truncate(time.Second).Add(3 * time.Second))
 					ld := load{[]step.Numbers{tenant, user}[:rates], factor, false, 8, start, 3 * time.Second}
-					r := ld.serve(b, leased, func() (next, fresh store.Store, calls *atomic.Int64) { return overRedis(b, address) })
+					r := ld.serve(b, leased, func() (next, fresh store.Rates, calls *atomic.Int64) { return overRedis(b, address) })
 					b.ReportMetric(0, "ns/op")
 					b.ReportMetric(100*float64(r.admitted)/6000, "%admitted")
 					b.ReportMetric(10*r.part(r.calls), "calls/1000")
@@ -192,13 +193,13 @@ func BenchmarkRedis(b *testing.B) {
 	}
 }
 
-func overRedis(b *testing.B, address string) (next, fresh store.Store, calls *atomic.Int64) {
+func overRedis(b *testing.B, address string) (next, fresh store.Rates, calls *atomic.Int64) {
 	b.Helper()
 	client := redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, MaxRetries: -1})
 	b.Cleanup(func() { _ = client.Close() })
 	calls = new(atomic.Int64)
 	s, err := redisrates.New(client, redisrates.Config{
-		Timeout: time.Second, Failure: redisrates.Closed,
+		Timeout: time.Second, Failure: outage.FailClosed,
 		Called: func(store.Call) { calls.Add(1) },
 	})
 	if err != nil {

@@ -34,10 +34,10 @@ const (
 	seenBits = 12       // of the hashes of keys that were asked for once
 )
 
-// A Store is a [store.Store] that leases units from another. It is safe for concurrent use.
-type Store struct {
-	next    store.Store
-	fresh   store.Store   // next without a memory of refusals
+// Leases are [store.Rates] whose units are charged ahead in another. They are safe for concurrent use.
+type Leases struct {
+	next    store.Rates
+	fresh   store.Rates   // next without a memory of refusals
 	life    int64         // of a lease at most, in nanoseconds
 	timeout time.Duration // of a decision
 	begin   time.Time
@@ -64,16 +64,16 @@ type shard struct {
 
 // New returns a store that leases from another, each time for at most a life. Fresh is the same without a memory of
 // refusals. A decision may take as long as the timeout.
-func New(next, fresh store.Store, life, timeout time.Duration) *Store {
-	s := &Store{next: next, fresh: fresh, life: int64(life), timeout: timeout, begin: time.Now()}
+func New(next, fresh store.Rates, life, timeout time.Duration) *Leases {
+	s := &Leases{next: next, fresh: fresh, life: int64(life), timeout: timeout, begin: time.Now()}
 	for i := range s.shards {
 		s.shards[i].entries = make(map[uint64]*entry)
 	}
 	return s
 }
 
-// Prepare implements [store.Store].
-func (s *Store) Prepare(policies []step.Policy) error { return s.next.Prepare(policies) }
+// Prepare implements [store.Rates].
+func (s *Leases) Prepare(policies []step.Policy) error { return s.next.Prepare(policies) }
 
 // An instant is a time by two clocks. The monotonic one stands still while a machine is suspended, and the other may
 // be set.
@@ -81,7 +81,7 @@ type instant struct{ mono, wall int64 } // nanoseconds
 
 func (i instant) add(span int64) instant { return instant{i.mono + span, i.wall + span} }
 
-func (s *Store) now() instant {
+func (s *Leases) now() instant {
 	if s.clock != nil {
 		return s.clock()
 	}
@@ -145,7 +145,7 @@ func (e *entry) is(charge []step.Cell) bool {
 func name(c *step.Cell) uint64 { return (c.Hash ^ c.Policy.ID) * 0x9e3779b97f4a7c15 }
 
 // lock locks and returns the shard of a charge.
-func (s *Store) lock(charge []step.Cell) *shard {
+func (s *Leases) lock(charge []step.Cell) *shard {
 	sh := &s.shards[charge[0].Hash%shards]
 	sh.mu.Lock()
 	return sh
@@ -169,7 +169,7 @@ func (sh *shard) of(charge []step.Cell) *entry {
 }
 
 // entry returns the entry of a charge, which may be new. It is nil if the key is not busy, or there is no room.
-func (s *Store) entry(sh *shard, charge []step.Cell, now instant) *entry {
+func (s *Leases) entry(sh *shard, charge []step.Cell, now instant) *entry {
 	e := sh.find(&charge[0])
 	switch {
 	case e != nil && e.is(charge):
@@ -194,14 +194,14 @@ func (s *Store) entry(sh *shard, charge []step.Cell, now instant) *entry {
 }
 
 // drop removes an entry.
-func (s *Store) drop(sh *shard, e *entry) {
+func (s *Leases) drop(sh *shard, e *entry) {
 	delete(sh.entries, name(&e.cells[0]))
 	s.bytes.Add(-e.size())
 }
 
 // askedBefore reports whether a key was asked for in this life of a lease or the one before, and notes that it is: keys
 // that are not busy have no entries. Keys with equal hashes share a place.
-func (s *Store) askedBefore(c *step.Cell, now instant) bool {
+func (s *Leases) askedBefore(c *step.Cell, now instant) bool {
 	const epochs = 0xff
 	key, epoch := name(c)|epochs, uint64(now.mono/s.life)&epochs
 	seen := s.seen[key>>(64-seenBits)].Swap(key&^epochs | epoch)

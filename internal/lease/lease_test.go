@@ -20,7 +20,7 @@ type scene struct {
 	*testing.T
 	*server
 
-	shared *memory.Store
+	shared *memory.States
 }
 
 func play(t *testing.T, life time.Duration, f func(*scene)) {
@@ -28,7 +28,7 @@ func play(t *testing.T, life time.Duration, f func(*scene)) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := memory.New(0)
 		sc := &scene{t, &server{link: newLink(shared)}, shared}
-		sc.Store = New(sc.link, sc.link, life, 100*time.Millisecond)
+		sc.Leases = New(sc.link, sc.link, life, 100*time.Millisecond)
 		sc.clock = sc.clocks
 		defer sc.Close(context.Background())
 		f(sc)
@@ -40,7 +40,7 @@ func play(t *testing.T, life time.Duration, f func(*scene)) {
 func (sc *scene) ask(l limiter) []step.Cell {
 	sc.Helper()
 	cells := l.cells(key, 1)
-	if allowed, err := ask(context.Background(), sc.Store, cells); err != nil || !allowed {
+	if allowed, err := ask(context.Background(), sc.Leases, cells); err != nil || !allowed {
 		sc.Error(allowed, err)
 	}
 	return cells
@@ -73,7 +73,7 @@ type walk struct {
 	*scene
 
 	rng      *rand.Rand
-	alone    *memory.Store
+	alone    *memory.States
 	numbers  []step.Numbers
 	limiters []limiter // as in a schedule
 	plan     int       // api or half
@@ -199,9 +199,9 @@ func (w *walk) one(c charge) {
 func (w *walk) both(mode step.Mode, exact bool, cs ...charge) (allowed bool) {
 	here, alone := cellsOf(w.limiters, cs), cellsOf(w.limiters, cs)
 	if mode == step.Allow {
-		allowed, _ = ask(context.Background(), w.Store, here)
+		allowed, _ = ask(context.Background(), w.Leases, here)
 	} else {
-		allowed, _ = w.Store.Ask(context.Background(), mode, here)
+		allowed, _ = w.Leases.Ask(context.Background(), mode, here)
 	}
 	if !allowed && !exact {
 		return false
@@ -229,7 +229,7 @@ func (w *walk) settle(r receipt, n int64) {
 		same := r.here[0].At >= e.at && r.here[0].At < e.end
 		known = e.is(r.here) && e.live(w.now()) && (n > 0 && e.left >= n || n < 0 && same)
 	})
-	_, _ = w.Store.Ask(context.Background(), step.Settle, withUnits(r.here, n))
+	_, _ = w.Leases.Ask(context.Background(), step.Settle, withUnits(r.here, n))
 	_, _ = w.alone.Ask(context.Background(), step.Settle, withUnits(r.alone, n))
 	if known && w.link.calls.Load() != calls {
 		w.Errorf("a call for a settlement of %d", n)
@@ -266,7 +266,7 @@ func TestFields(t *testing.T) {
 		full := newLimiter("full", fixed(1, time.Hour))
 		sc.ask(full)
 		both := append(full.cells(key, 1), l.cells(key, 1)...)
-		if allowed, _ := ask(context.Background(), sc.Store, both); allowed || both[2].Remaining != c.Remaining {
+		if allowed, _ := ask(context.Background(), sc.Leases, both); allowed || both[2].Remaining != c.Remaining {
 			t.Errorf("%v, %+v", allowed, both)
 		}
 		if allowed, _ := sc.Answer(step.Allow, append(one.cells(key, 1), l[1:].cells("another", 1)...), nil); allowed {
@@ -278,7 +278,7 @@ func TestFields(t *testing.T) {
 // What cannot be leased is passed on as it is: storetest says that it is answered as the store answers.
 func TestPassedOn(t *testing.T) {
 	play(t, time.Second, func(sc *scene) {
-		storetest.Walk(t, rand.Uint64(), 4000, storetest.Subject{Store: sc.Store, Sleep: time.Sleep, Skip: func(m step.Numbers) bool {
+		storetest.Walk(t, rand.Uint64(), 4000, storetest.Subject{Store: sc.Leases, Sleep: time.Sleep, Skip: func(m step.Numbers) bool {
 			p, err := step.New("l", "p", m)
 			return err != nil || p.LeaseEnd(0) > 0
 		}})
@@ -336,7 +336,7 @@ func TestOneCallForAll(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		if _, err := sc.Store.Ask(ctx, step.Allow, l.cells(key, 1)); err == nil || time.Since(began) > time.Millisecond {
+		if _, err := sc.Leases.Ask(ctx, step.Allow, l.cells(key, 1)); err == nil || time.Since(began) > time.Millisecond {
 			t.Error(err, time.Since(began))
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -357,7 +357,7 @@ func TestMemory(t *testing.T) {
 			counted = -sc.bytes.Load()
 			for i := range keys * times {
 				cells := l.cells(fmt.Sprint("a key of some forty characters, as usual ", of, i/times), 1)
-				if allowed, err := ask(context.Background(), sc.Store, cells); !allowed || err != nil {
+				if allowed, err := ask(context.Background(), sc.Leases, cells); !allowed || err != nil {
 					t.Error(allowed, err)
 				}
 			}
@@ -390,7 +390,7 @@ func TestRetryAfterSuffices(t *testing.T) {
 			refusals := 0
 			for range 3000 {
 				cells := l.cells(key, 1)
-				allowed, err := ask(context.Background(), sc.Store, cells)
+				allowed, err := ask(context.Background(), sc.Leases, cells)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -425,7 +425,7 @@ func TestCallersWhoLeaveLoseNoLease(t *testing.T) {
 			sc.link.slow.Store(int64(50 * time.Millisecond))
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			start := time.Now()
-			if _, err := ask(ctx, sc.Store, l.cells(key, 1)); err != nil {
+			if _, err := ask(ctx, sc.Leases, l.cells(key, 1)); err != nil {
 				left++
 			}
 			if took := time.Since(start); took > time.Millisecond {
@@ -463,7 +463,7 @@ func TestGivingBackSharesTheTimeout(t *testing.T) {
 		sc.link.slow.Store(int64(80 * time.Millisecond)) // each way
 		start := time.Now()
 		report := l.cells(key, 5)
-		if _, err := sc.Store.Ask(context.Background(), step.Settle, report); err != nil {
+		if _, err := sc.Leases.Ask(context.Background(), step.Settle, report); err != nil {
 			t.Error(err)
 		}
 		if took := time.Since(start); took > 100*time.Millisecond+160*time.Millisecond {

@@ -9,7 +9,7 @@ import (
 
 // ask answers the charges of a question here, as far as that is possible, and asks the store for the others. It returns
 // these, too.
-func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell, here func(charge []step.Cell) bool) (allowed bool, far []step.Cell, err error) {
+func (s *Leases) ask(ctx context.Context, mode step.Mode, cells []step.Cell, here func(charge []step.Cell) bool) (allowed bool, far []step.Cell, err error) {
 	var from []int // of each that is asked for, its index in the question
 	for i := 0; i < len(cells); {
 		charge := first(cells[i:])
@@ -34,7 +34,7 @@ func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell, here
 
 // together decides about several charges. It spends what leases have, and asks the store for the others in one question.
 // If that is refused, it puts back what it spent. It waits for no call of others. A peek spends nothing.
-func (s *Store) together(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+func (s *Leases) together(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	var spent [][]step.Cell
 	defer func() { // also if an observer panics: then it is not allowed
 		for _, charge := range spent {
@@ -66,7 +66,7 @@ func (s *Store) together(ctx context.Context, mode step.Mode, cells []step.Cell)
 
 // isBusy notes what the store has answered in a question of several charges, and reports whether leases of this one save
 // calls. For a while after a refusal the memory of refusals saves more.
-func (s *Store) isBusy(charge []step.Cell, allowed bool, sent instant) bool {
+func (s *Leases) isBusy(charge []step.Cell, allowed bool, sent instant) bool {
 	now := s.now()
 	sh := s.lock(charge)
 	defer sh.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *Store) isBusy(charge []step.Cell, allowed bool, sent instant) bool {
 
 // leaseBeside leases units of a charge in the background: a question of several charges asks the store for no more than
 // it needs.
-func (s *Store) leaseBeside(charge []step.Cell) {
+func (s *Leases) leaseBeside(charge []step.Cell) {
 	sh := s.lock(charge)
 	defer sh.mu.Unlock()
 	e := sh.of(charge)
@@ -106,7 +106,7 @@ func (s *Store) leaseBeside(charge []step.Cell) {
 }
 
 // restore puts units that the store counts in the same part of time into a lease that is not over.
-func (s *Store) restore(charge []step.Cell, n int64) bool {
+func (s *Leases) restore(charge []step.Cell, n int64) bool {
 	now := s.now()
 	sh := s.lock(charge)
 	defer sh.mu.Unlock()
@@ -125,7 +125,7 @@ func (s *Store) restore(charge []step.Cell, n int64) bool {
 }
 
 // settle corrects charges, without a call where it can. A report ends the lease of its key, so that it says what is left.
-func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
+func (s *Leases) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
 	began := s.now()
 	ctx = s.within(ctx, began)
 	allowed, _, err = s.ask(ctx, step.Settle, cells, func(charge []step.Cell) (done bool) {

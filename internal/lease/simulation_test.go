@@ -28,9 +28,9 @@ var errLink = errors.New("the link is down")
 // A link is the way from one server to the shared store. It is slow, and loses calls and replies. Without random numbers
 // each way takes the same time, and nothing is lost.
 type link struct {
-	store.Store
+	store.Rates
 
-	local store.Store  // decides while the way is lost, as in redisstore; nil: nobody does
+	local store.Rates  // decides while the way is lost, as in redisstore; nil: nobody does
 	slow  atomic.Int64 // nanoseconds, at most, each way
 	loss  int64        // of a hundred
 	dead  atomic.Bool
@@ -41,7 +41,7 @@ type link struct {
 	refused map[step.Cell]time.Time // when the last call was sent about a policy and units that the store refused
 }
 
-func newLink(s store.Store) *link { return &link{Store: s, refused: make(map[step.Cell]time.Time)} }
+func newLink(s store.Rates) *link { return &link{Rates: s, refused: make(map[step.Cell]time.Time)} }
 
 // random returns a number below n.
 func (l *link) random(n int64) int64 {
@@ -70,7 +70,7 @@ func (l *link) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allo
 	if mode == step.Settle && cells[0].Source == step.SourceLocal || !l.travel() {
 		return l.lost(ctx, mode, cells)
 	}
-	if allowed, err = l.Store.Ask(ctx, mode, far); err != nil {
+	if allowed, err = l.Rates.Ask(ctx, mode, far); err != nil {
 		return false, err
 	}
 	if l.random(50) == 0 {
@@ -136,7 +136,7 @@ func (l limiter) cells(key string, n int64) []step.Cell {
 const key = "key"
 
 // ask asks as core does: first what can be answered without a call.
-func ask(ctx context.Context, s *Store, cells []step.Cell) (allowed bool, err error) {
+func ask(ctx context.Context, s *Leases, cells []step.Cell) (allowed bool, err error) {
 	var receipt store.Receipt
 	if allowed, answered := s.Answer(step.Allow, cells, &receipt); answered {
 		if allowed != receipt.Exists() {
@@ -148,7 +148,7 @@ func ask(ctx context.Context, s *Store, cells []step.Cell) (allowed bool, err er
 }
 
 // entryOf looks at the entry of a limiter, whatever the plan, if there is one.
-func (s *Store) entryOf(l limiter, f func(*entry)) {
+func (s *Leases) entryOf(l limiter, f func(*entry)) {
 	cells := l.cells(key, 1)
 	sh := s.lock(cells)
 	defer sh.mu.Unlock()
@@ -159,7 +159,7 @@ func (s *Store) entryOf(l limiter, f func(*entry)) {
 
 // A server is one process with its clocks.
 type server struct {
-	*Store
+	*Leases
 
 	link      *link
 	ppm       int64
@@ -201,7 +201,7 @@ type schedule struct {
 	pulse    time.Duration // of the demand; 0: it has none
 	end      time.Time
 
-	shared  *memory.Store
+	shared  *memory.States
 	servers []*server
 	wait    sync.WaitGroup
 	hoard   atomic.Int64 // units that adversaries have taken
@@ -225,7 +225,7 @@ func cellsOf(ls []limiter, cs []charge) (cells []step.Cell) {
 }
 
 // remaining returns how many units a store has left of a limiter.
-func remaining(s store.Store, l limiter) int64 {
+func remaining(s store.Rates, l limiter) int64 {
 	cells, least := l.cells(key, 1), int64(step.MaxInt)
 	if _, err := s.Ask(context.Background(), step.Peek, cells); err != nil {
 		panic(err)
@@ -292,7 +292,7 @@ func (sc *schedule) request(s *server, rng *rand.Rand, cs []charge) {
 	}()
 	var first int64
 	asked, cells := time.Now(), cellsOf(sc.limiters, cs)
-	allowed, err := ask(context.WithValue(context.Background(), called{}, &first), s.Store, cells)
+	allowed, err := ask(context.WithValue(context.Background(), called{}, &first), s.Leases, cells)
 	switch {
 	case err != nil:
 	case allowed:
@@ -389,7 +389,7 @@ func (sc *schedule) start() {
 	if sc.rng.IntN(3) == 0 {
 		s.link.local = memory.New(0)
 	}
-	s.Store = New(s.link, s.link, leaseFor, time.Second)
+	s.Leases = New(s.link, s.link, leaseFor, time.Second)
 	s.clock = s.clocks
 	sc.servers = append(sc.servers, s)
 	gap := time.Duration(1+sc.rng.IntN(20)) * time.Millisecond

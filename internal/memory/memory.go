@@ -28,8 +28,8 @@ const (
 	manyShards = 16
 )
 
-// A Store is a [store.Store] in this process.
-type Store struct {
+// States are [store.Rates] in this process.
+type States struct {
 	shards [shards]shard // first, so that each begins a cache line
 	start  time.Time
 	shared shared
@@ -48,12 +48,12 @@ type shard struct {
 }
 
 // New returns an empty store whose state takes at most so many bytes, or 64 MiB for 0.
-func New(maxBytes int64) *Store {
+func New(maxBytes int64) *States {
 	if maxBytes == 0 {
 		maxBytes = defaultBytes
 	}
 	now := time.Now()
-	s := &Store{start: now, shared: shared{max: maxBytes, origin: now.UnixMicro()}}
+	s := &States{start: now, shared: shared{max: maxBytes, origin: now.UnixMicro()}}
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.table.shared, sh.table.places = &s.shared, nothing[:]
@@ -61,26 +61,26 @@ func New(maxBytes int64) *Store {
 	return s
 }
 
-func (s *Store) now() int64 {
+func (s *States) now() int64 {
 	return s.shared.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
-// Prepare implements [store.Store].
-func (s *Store) Prepare([]step.Policy) error {
+// Prepare implements [store.Rates].
+func (s *States) Prepare([]step.Policy) error {
 	if s.shared.max < minBytes {
 		return fmt.Errorf("the store's bytes are %d: they must be 0 or at least %d", s.shared.max, minBytes)
 	}
 	return nil
 }
 
-// Ask implements [store.Store]. It needs no context, since it does not block.
-func (s *Store) Ask(_ context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+// Ask implements [store.Rates]. It needs no context, since it does not block.
+func (s *States) Ask(_ context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	var receipt store.Receipt
 	return s.Answer(mode, cells, &receipt), nil
 }
 
 // Answer is Ask without what it does not need. It also makes the receipt of a charge.
-func (s *Store) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt) (allowed bool) {
+func (s *States) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt) (allowed bool) {
 	now := s.now() // before the lock, which is then held for a shorter time
 	first, several := s.shard(&cells[0]), false
 	for i := 1; i < len(cells); i++ {
@@ -152,7 +152,7 @@ func after(number uint64, cells []step.Cell) (next uint64) {
 }
 
 // lockAll locks the shards of cells, and returns the instant of the call.
-func (s *Store) lockAll(cells []step.Cell, now int64) int64 {
+func (s *States) lockAll(cells []step.Cell, now int64) int64 {
 	for n := after(shards, cells); n < shards; n = after(n, cells) {
 		sh := &s.shards[n]
 		if !sh.mu.TryLock() {
@@ -164,7 +164,7 @@ func (s *Store) lockAll(cells []step.Cell, now int64) int64 {
 }
 
 // unlockAll unlocks them, and reports whether it is time to tidy.
-func (s *Store) unlockAll(cells []step.Cell, now int64) (tidy bool) {
+func (s *States) unlockAll(cells []step.Cell, now int64) (tidy bool) {
 	for n := after(shards, cells); n < shards; n = after(n, cells) {
 		sh := &s.shards[n]
 		sh.advance(now)
@@ -174,7 +174,7 @@ func (s *Store) unlockAll(cells []step.Cell, now int64) (tidy bool) {
 	return tidy
 }
 
-func (s *Store) shard(c *step.Cell) *shard { return &s.shards[c.Hash%shards] }
+func (s *States) shard(c *step.Cell) *shard { return &s.shards[c.Hash%shards] }
 
 // advance returns the instant of a call that has the lock, and has read the clock before. Others may have
 // read it later and locked sooner: it decides as of the latest of them.
@@ -206,7 +206,7 @@ func (sh *shard) tick() bool {
 }
 
 // tidy removes what should not be kept.
-func (s *Store) tidy(now int64) {
+func (s *States) tidy(now int64) {
 	s.sweep(now)
 	if s.shared.overrun() {
 		s.reclaim(now)
@@ -214,7 +214,7 @@ func (s *Store) tidy(now int64) {
 }
 
 // Use returns the sums over all shards, which it locks one at a time.
-func (s *Store) Use() (use store.MemoryUse) {
+func (s *States) Use() (use store.MemoryUse) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
@@ -227,7 +227,7 @@ func (s *Store) Use() (use store.MemoryUse) {
 
 // sweep drops fresh entries from the next shard, so that all of them shrink as long as
 // any is used.
-func (s *Store) sweep(now int64) {
+func (s *States) sweep(now int64) {
 	sh := &s.shards[s.cursor.Add(1)%shards]
 	if !sh.mu.TryLock() {
 		return // it is busy: leave it to another call
@@ -238,7 +238,7 @@ func (s *Store) sweep(now int64) {
 
 // reclaim evicts long states, wherever they are, until the bound is kept: the call that took memory makes
 // room for it. A pass that finds none is followed by another, which looks further on.
-func (s *Store) reclaim(now int64) {
+func (s *States) reclaim(now int64) {
 	for s.shared.overrun() {
 		found := newSample()
 		first, distance := found.salt, found.salt>>32|1 // odd, so that each shard is met once

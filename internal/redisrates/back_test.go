@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
 )
@@ -13,7 +14,7 @@ import (
 // that has begun, whatever is given back meanwhile.
 func TestClockStepsBackAcrossABorder(t *testing.T) {
 	const border = 1_800_057_600_000_000 // midnight in UTC
-	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, redistest.Start(t).Addr())
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, redistest.Start(t).Addr())
 	var now int64
 	s.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
 	ask := func(t *testing.T, ps []step.Policy, at, units int64, want bool) step.Cell {
@@ -74,7 +75,7 @@ func TestClockStepsBackAcrossABorder(t *testing.T) {
 
 // A clock that steps back to the instant of a call does not make that the last one: a later call was.
 func TestClockStepsBackToACall(t *testing.T) {
-	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, redistest.Start(t).Addr())
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, redistest.Start(t).Addr())
 	now := int64(1_800_000_000_000_000)
 	s.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
 	p := &s.limiter(t, "l", interval(time.Minute))[0]

@@ -43,7 +43,7 @@ const maxOffset = 100 * time.Millisecond
 
 // Check returns what to put right before going live, a line each: commands that fail, a server that may evict counts, or
 // whose clock is not that of this process. On a Cluster it looks at each master.
-func (s *Store) Check(ctx context.Context) error {
+func (s *Decider) Check(ctx context.Context) error {
 	if s.servers.cluster == nil {
 		if s.apart(ctx) {
 			return errApart // a proxy may answer other questions by itself
@@ -76,7 +76,7 @@ func (s *Store) Check(ctx context.Context) error {
 
 // apart reports whether what one script writes is not where each of its keys is read. A server that refuses keys of several
 // hash slots in a script is not meant: the store sends these one by one.
-func (s *Store) apart(ctx context.Context) bool {
+func (s *Decider) apart(ctx context.Context) bool {
 	var names []string
 	for range apartKeys { // names that differ little may be at one server
 		names = append(names, s.names.Common(rand.Text(), "check"))
@@ -121,7 +121,7 @@ func tryCommands(ctx context.Context, c redis.UniversalClient, name string) erro
 }
 
 // nameIn returns a name in a range of hash slots.
-func (s *Store) nameIn(first, last int) string {
+func (s *Decider) nameIn(first, last int) string {
 	for i := 0; ; i++ {
 		name := s.names.Common(fmt.Sprint("rates", i), "check")
 		if hash := rediskey.HashSlot([]byte(name)); first <= hash && hash <= last {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
 )
@@ -127,7 +128,7 @@ func (f *fake) try(ctx context.Context, cmd *redis.Cmd) error {
 func appendLevel(b []byte, x int64) []byte { return fmt.Appendf(b, "%016d", x) }
 
 // inBubble runs a test in a bubble with a store over a fake, and one policy.
-func inBubble(t *testing.T, c Config, run func(t *testing.T, f *fake, s *Store, p *step.Policy)) {
+func inBubble(t *testing.T, c Config, run func(t *testing.T, f *fake, s *Decider, p *step.Policy)) {
 	synctest.Test(t, func(t *testing.T) {
 		f := new(fake)
 		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ContextTimeoutEnabled: true})
@@ -146,7 +147,7 @@ func inBubble(t *testing.T, c Config, run func(t *testing.T, f *fake, s *Store, 
 }
 
 // ask asks for a unit, and returns what decided.
-func (s *Store) askFor(ctx context.Context, p *step.Policy, key string) (step.Source, error) {
+func (s *Decider) askFor(ctx context.Context, p *step.Policy, key string) (step.Source, error) {
 	c := []step.Cell{cell(p, key, 1)}
 	_, err := s.Ask(ctx, step.Allow, c)
 	return c[0].Source, err
@@ -157,7 +158,7 @@ func TestNobodyWaitsBeyondTheDeadline(t *testing.T) {
 	for _, own := range []time.Duration{0, 10 * time.Millisecond, 99 * time.Millisecond} {
 		for _, callers := range []int{1, 2, 3, 300} {
 			t.Run(fmt.Sprint(own, callers), func(t *testing.T) {
-				inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+				inBubble(t, Config{}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 					f.be(silent)
 					var all sync.WaitGroup
 					for i := range callers {
@@ -187,7 +188,7 @@ func TestNobodyWaitsBeyondTheDeadline(t *testing.T) {
 }
 
 // stopFor makes a store believe that its process was stopped for so long.
-func (s *Store) stopFor(d time.Duration) {
+func (s *Decider) stopFor(d time.Duration) {
 	s.pauses.mu.Lock()
 	defer s.pauses.mu.Unlock()
 	s.pauses.last = s.pauses.last.Add(-d)
@@ -201,7 +202,7 @@ func TestStoppedWhileItWaited(t *testing.T) {
 	for _, own := range []time.Duration{0, 5 * time.Millisecond, 95 * time.Millisecond, 110 * time.Millisecond} {
 		for _, callers := range []int{1, 2, 3, 60} {
 			t.Run(fmt.Sprint(own, callers), func(t *testing.T) {
-				inBubble(t, Config{Failure: Closed}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+				inBubble(t, Config{Failure: outage.FailClosed}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 					f.be(silent)
 					time.AfterFunc(60*time.Millisecond, func() { s.stopFor(stop) })
 					longest := 100*time.Millisecond + stop + s.pauses.step
@@ -270,7 +271,7 @@ func TestStoppedWhileItWaited(t *testing.T) {
 
 // Questions that come while two calls are in flight share the next, in their order; those whose callers gave up are not sent.
 func TestQuestionsShareCalls(t *testing.T) {
-	inBubble(t, Config{Failure: Closed}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	inBubble(t, Config{Failure: outage.FailClosed}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		f.be(slow(10 * time.Millisecond))
 		var all sync.WaitGroup
 		for i := range 102 {
@@ -299,7 +300,7 @@ func TestQuestionsShareCalls(t *testing.T) {
 }
 
 func TestCallsAreBounded(t *testing.T) {
-	inBubble(t, Config{Failure: Closed, Timeout: time.Second}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	inBubble(t, Config{Failure: outage.FailClosed, Timeout: time.Second}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		logs := s.limiter(t, "log", logOf(step.MaxLog, time.Hour))
 		f.be(slow(time.Millisecond))
 		var all sync.WaitGroup
@@ -332,7 +333,7 @@ func TestCallsAreBounded(t *testing.T) {
 
 // A cancelled caller in the queue leaves at once, and one that is alone when the answer is there.
 func TestCancelled(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		f.be(slow(50 * time.Millisecond))
 		var all sync.WaitGroup
 		for i, want := range []time.Duration{50, 50, 5, 5} {
@@ -359,7 +360,7 @@ func TestBreaker(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var changes []error
 			changed := func(err error) { changes = append(changes, err) }
-			inBubble(t, Config{Changed: changed}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+			inBubble(t, Config{Changed: changed}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 				f.be(behave)
 				start := time.Now()
 				for s.Away() == nil {
@@ -416,7 +417,7 @@ func TestBreaker(t *testing.T) {
 
 // A server that was away is back if it answers that a hash slot is elsewhere: it decides about the others.
 func TestProbeOfAHashSlotElsewhere(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		f.be(failing(errors.New("connection refused")))
 		for s.servers.first.breaker.away() == nil {
 			_, _ = s.askFor(t.Context(), p, "k")
@@ -442,7 +443,7 @@ func (proto) RedisError()     {}
 
 // However a probe ends, another follows: also if its caller has left, or there was no connection to be had.
 func TestProbesGoOn(t *testing.T) {
-	inBubble(t, Config{Failure: Open}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	inBubble(t, Config{Failure: outage.FailOpen}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		f.be(failing(errors.New("connection refused")))
 		for s.Away() == nil {
 			s.askFor(t.Context(), p, "k")
@@ -471,7 +472,7 @@ func TestProbesGoOn(t *testing.T) {
 
 // Single failures, slow calls, and callers that cannot wait do not make a server away.
 func TestBreakerForgives(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		for i := range 300 {
 			f.be(nil)
 			if i%3 > 0 {
@@ -497,7 +498,7 @@ func TestBreakerForgives(t *testing.T) {
 
 // A server that counts alone admits a charge above its share as the whole share, and gives back no more than that.
 func TestRefundAboveTheShare(t *testing.T) {
-	inBubble(t, Config{Failure: Local, Servers: 4}, func(t *testing.T, f *fake, s *Store, _ *step.Policy) {
+	inBubble(t, Config{Failure: outage.FailLocal, Servers: 4}, func(t *testing.T, f *fake, s *Decider, _ *step.Policy) {
 		f.be(failing(errors.New("connection refused")))
 		p := &s.limiter(t, "api", bucket(8, 8*time.Second))[0]
 		large := s.charge(t, p, "k", 8)
@@ -518,8 +519,8 @@ func TestRefundAboveTheShare(t *testing.T) {
 
 // A crowd is no outage: nobody is admitted without a question because too many wait.
 func TestTooManyWait(t *testing.T) {
-	for _, failure := range []Failure{Local, Open, Closed} {
-		inBubble(t, Config{Failure: failure}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	for _, failure := range []outage.Failure{outage.FailLocal, outage.FailOpen, outage.FailClosed} {
+		inBubble(t, Config{Failure: failure}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 			s.servers.first.waiting = make([]*question, maxWaiting)
 			if source, err := s.askFor(t.Context(), p, "k"); !errors.Is(err, store.ErrUnavailable) {
 				t.Errorf("failure %d: decided by %v, %v", failure, source, err)
@@ -534,28 +535,28 @@ func TestTooManyWait(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	month := step.Numbers{Algorithm: step.Calendar, Limit: 8, Period: step.Month}
-	for failure, want := range map[Failure]step.Source{Local: step.SourceLocal, Open: step.SourceOpen, Closed: step.SourceNone} {
+	for failure, want := range map[outage.Failure]step.Source{outage.FailLocal: step.SourceLocal, outage.FailOpen: step.SourceOpen, outage.FailClosed: step.SourceNone} {
 		testFailure(t, failure, want, logOf(8, time.Hour))
 		testFailure(t, failure, want, month)
 	}
 }
 
-func testFailure(t *testing.T, failure Failure, want step.Source, numbers step.Numbers) {
-	inBubble(t, Config{Failure: failure, Servers: 4}, func(t *testing.T, f *fake, s *Store, _ *step.Policy) {
+func testFailure(t *testing.T, failure outage.Failure, want step.Source, numbers step.Numbers) {
+	inBubble(t, Config{Failure: failure, Servers: 4}, func(t *testing.T, f *fake, s *Decider, _ *step.Policy) {
 		f.be(failing(errors.New("connection refused")))
 		p := &s.limiter(t, "api", numbers)[0]
 		var made []step.Cell
 		for range 8 {
 			c := []step.Cell{cell(p, "k", 1)}
 			allowed, err := s.Ask(t.Context(), step.Allow, c)
-			if failure == Closed && !errors.Is(err, store.ErrUnavailable) || failure != Closed && (err != nil || c[0].Source != want) {
+			if failure == outage.FailClosed && !errors.Is(err, store.ErrUnavailable) || failure != outage.FailClosed && (err != nil || c[0].Source != want) {
 				t.Fatal(failure, err, c)
 			}
 			if allowed {
 				made = append(made, c[0])
 			}
 		}
-		if n := map[Failure]int{Local: 2, Open: 8}[failure]; len(made) != n {
+		if n := map[outage.Failure]int{outage.FailLocal: 2, outage.FailOpen: 8}[failure]; len(made) != n {
 			t.Errorf("%v: %d admitted, not %d", failure, len(made), n)
 		}
 		f.be(nil)
@@ -572,10 +573,10 @@ func testFailure(t *testing.T, failure Failure, want step.Source, numbers step.N
 		f.be(failing(errors.New("connection refused")))
 		report, charged := []step.Cell{cell(p, "k", 3)}, []step.Cell{{Policy: p, N: -1, At: 1, Source: step.SourceStore}}
 		report[0].N = 3
-		if _, err := s.Ask(t.Context(), step.Settle, report); errors.Is(err, store.ErrUnavailable) != (failure == Closed) || report[0].Source != want {
+		if _, err := s.Ask(t.Context(), step.Settle, report); errors.Is(err, store.ErrUnavailable) != (failure == outage.FailClosed) || report[0].Source != want {
 			t.Error(failure, err, report)
 		}
-		if failure == Local && report[0].Short != 1 { // 2 had been given back
+		if failure == outage.FailLocal && report[0].Short != 1 { // 2 had been given back
 			t.Errorf("%d short", report[0].Short)
 		}
 		if _, err := s.Ask(t.Context(), step.Settle, charged); !errors.Is(err, store.ErrUnavailable) {

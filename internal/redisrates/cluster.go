@@ -13,9 +13,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/ctxmark"
 	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/step"
-	"github.com/headgate/headgate/internal/within"
 )
 
 // servers are the server, or the masters of a Cluster.
@@ -183,7 +183,7 @@ func (g *group) copyTo(cells []step.Cell) {
 	}
 }
 
-func (s *Store) groups(cells []step.Cell) (groups []group) {
+func (s *Decider) groups(cells []step.Cell) (groups []group) {
 	if !s.servers.hasSlots() {
 		return []group{{cells: cells}}
 	}
@@ -210,7 +210,7 @@ func (g *group) room() int64 {
 
 // decide asks about cells, which may be in several hash slots. The first time that the only server says that it has
 // hash slots, it has run nothing: it is asked again by hash slot, as it is from then on.
-func (s *Store) decide(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+func (s *Decider) decide(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	hadSlots := s.servers.hasSlots()
 	allowed, err = s.askSlots(ctx, mode, cells)
 	if hadSlots || err == nil {
@@ -221,11 +221,11 @@ func (s *Store) decide(ctx context.Context, mode step.Mode, cells []step.Cell) (
 		return allowed, err
 	}
 	s.servers.slotted.Store(true)
-	return s.askSlots(within.By(ctx, fault.deadline), mode, cells)
+	return s.askSlots(ctxmark.DecideBy(ctx, fault.deadline), mode, cells)
 }
 
 // askSlots asks about cells of each hash slot: charges in turn, and what needs no other at the same time.
-func (s *Store) askSlots(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+func (s *Decider) askSlots(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	if !s.servers.hasSlots() || len(cells) == 1 {
 		return s.ask(ctx, mode, cells)
 	}
@@ -240,7 +240,7 @@ func (s *Store) askSlots(ctx context.Context, mode step.Mode, cells []step.Cell)
 }
 
 // askEach asks about cells of each hash slot at the same time.
-func (s *Store) askEach(ctx context.Context, mode step.Mode, cells []step.Cell, groups []group) (allowed bool, err error) {
+func (s *Decider) askEach(ctx context.Context, mode step.Mode, cells []step.Cell, groups []group) (allowed bool, err error) {
 	fits, faults := make([]bool, len(groups)), make([]error, len(groups))
 	var all sync.WaitGroup
 	for i := range groups {
@@ -256,7 +256,7 @@ func (s *Store) askEach(ctx context.Context, mode step.Mode, cells []step.Cell, 
 // inTurn charges one hash slot after the other. Those with the least room go first, because they are the likeliest to
 // refuse. If one refuses or fails, the earlier charges are given back, but for those of policies that count refused
 // attempts. A charge that cannot be given back expires.
-func (s *Store) inTurn(ctx context.Context, cells []step.Cell, groups []group) (allowed bool, err error) {
+func (s *Decider) inTurn(ctx context.Context, cells []step.Cell, groups []group) (allowed bool, err error) {
 	defer s.refusals.begin(cells)()
 	deadline := time.Now().Add(s.timeout)
 	if own, ok := ctx.Deadline(); ok && own.Before(deadline) {
@@ -292,7 +292,7 @@ func (s *Store) inTurn(ctx context.Context, cells []step.Cell, groups []group) (
 }
 
 // giveBack gives charges back, once, and waits for that until the deadline. The settlement itself may take longer.
-func (s *Store) giveBack(deadline time.Time, groups []group) {
+func (s *Decider) giveBack(deadline time.Time, groups []group) {
 	var made []*step.Cell
 	var back []step.Cell
 	for _, g := range groups {

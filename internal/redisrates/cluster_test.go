@@ -13,6 +13,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
@@ -22,7 +23,7 @@ import (
 // left, also of keys that were given back.
 func TestClusterAllOrNothing(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
-	s := open(t, Config{Failure: Closed}, c.Masters.Addrs()...)
+	s := open(t, Config{Failure: outage.FailClosed}, c.Masters.Addrs()...)
 	wide := step.Numbers{Algorithm: step.Calendar, Limit: 100, Period: step.Year, Zone: "Europe/Berlin"}
 	narrow := fixed(5, 400*24*time.Hour)
 	kinds := [][]step.Policy{s.limiter(t, "wide", wide), s.limiter(t, "narrow", narrow), s.limiter(t, "log", logOf(7, time.Hour))}
@@ -103,7 +104,7 @@ func TestHashSlotsBehindOneAddress(t *testing.T) {
 		t.Errorf("%d admitted by the store, %d locally, told %d times", n, bySource[step.SourceLocal].Load(), changes.Load())
 	}
 	for _, mode := range []step.Mode{step.Allow, step.Peek, step.Settle, step.Reset} { // the first that it is asked
-		s := open(t, Config{Failure: Closed}, c.Masters[0].Addr())
+		s := open(t, Config{Failure: outage.FailClosed}, c.Masters[0].Addr())
 		ps := s.limiter(t, fmt.Sprint("several", mode), logOf(5, time.Hour))
 		several := append(cells(ps, "a", 3), cells(ps, "b", 3)...)
 		if allowed, err := s.Ask(t.Context(), mode, several); !allowed || err != nil {
@@ -164,7 +165,7 @@ func TestOneServerOfACluster(t *testing.T) {
 // Many keys of a Cluster, at the same time: exactly the limit, also while hash slots move from one master to another.
 func TestHashSlotsMove(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
-	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, c.Masters.Addrs()...)
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, c.Masters.Addrs()...)
 	ps := s.limiter(t, "api", fixed(200, 400*24*time.Hour), logOf(200, time.Hour))
 	keys := []string{"a", "b", "c", "d"}
 	n := start(t, s, ps, 8, func(i int) string { return keys[i%len(keys)] })
@@ -282,6 +283,6 @@ func TestSentinelFailover(t *testing.T) {
 // Without the library struct, as in miniredis, decisions are the same. Its time passes only when it is told.
 func TestMiniredis(t *testing.T) {
 	server := miniredis.RunT(t)
-	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	walkFor(t, s, 3000, false)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
 )
@@ -58,7 +59,7 @@ func damage(r *rand.Rand, value string) string {
 // process nor the call, and what is not a value of the policy is not overwritten.
 func TestDamagedValues(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	seed := rand.Uint64()
 	r := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)

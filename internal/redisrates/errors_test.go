@@ -223,7 +223,7 @@ func TestErrorsOfRedis(t *testing.T) {
 const asked = 4 * 300 // by askForAWhile
 
 // askForAWhile has four callers ask for three seconds, and returns how often they were answered locally.
-func askForAWhile(t *testing.T, s *Store, p *step.Policy) (locally int) {
+func askForAWhile(t *testing.T, s *Decider, p *step.Policy) (locally int) {
 	for range asked / 4 {
 		var all sync.WaitGroup
 		var sources [4]step.Source

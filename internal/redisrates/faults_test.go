@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/internal/step"
@@ -33,7 +34,7 @@ type load struct {
 	all sync.WaitGroup
 }
 
-func start(t *testing.T, s *Store, ps []step.Policy, askers int, key func(asker int) string) *load {
+func start(t *testing.T, s *Decider, ps []step.Policy, askers int, key func(asker int) string) *load {
 	ctx, end := context.WithCancel(context.Background())
 	n := &load{end: end}
 	for i := range askers {
@@ -149,7 +150,7 @@ func TestLostRepliesChargeNothingTwice(t *testing.T) {
 	const limit = 1_000_000
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	s := open(t, Config{Failure: Closed, Timeout: time.Second}, proxy.Addr())
+	s := open(t, Config{Failure: outage.FailClosed, Timeout: time.Second}, proxy.Addr())
 	ps := s.limiter(t, "api", fixed(limit, 400*24*time.Hour), sliding(limit, 24*time.Hour))
 	s.charge(t, &ps[0], "other", 1)
 	n := start(t, s, ps, 20, func(int) string { return "k" })
@@ -175,7 +176,7 @@ func TestLostRepliesChargeNothingTwice(t *testing.T) {
 // A server that forgets the scripts goes on deciding.
 func TestScriptsAreForgotten(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	ps := s.limiter(t, "api", fixed(500, 400*24*time.Hour), logOf(500, time.Hour))
 	n := start(t, s, ps, 20, func(int) string { return "k" })
 	for n.admitted() < 500 {
@@ -193,7 +194,7 @@ func TestScriptsAreForgotten(t *testing.T) {
 // not overwritten, and nothing else of its question is charged.
 func TestForeignValuesFailAlone(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	kinds := []step.Numbers{bucket(10, time.Minute), fixed(10, 24*time.Hour), fixed(1<<40, time.Second), sliding(10, time.Minute), logOf(10, time.Minute), interval(time.Minute)}
 	for i, m := range kinds {
 		ps := s.limiter(t, fmt.Sprint("l", i), m, m)
@@ -265,7 +266,7 @@ func TestPermissions(t *testing.T) {
 		}
 	}
 	server := redistest.Start(t)
-	as := func(t *testing.T, name, permissions string, c Config) *Store {
+	as := func(t *testing.T, name, permissions string, c Config) *Decider {
 		words := append([]string{"ACL", "SETUSER", name, "reset", "on", ">password", "~" + name + ":*", "-@all"}, strings.Fields(permissions)...)
 		if _, err := server.Do(words...); err != nil {
 			t.Fatal(err)
@@ -280,7 +281,7 @@ func TestPermissions(t *testing.T) {
 		return s
 	}
 	all := []step.Numbers{bucket(100, time.Hour), sliding(100, time.Hour), logOf(100, time.Hour)}
-	use := func(t *testing.T, s *Store, key string) error {
+	use := func(t *testing.T, s *Decider, key string) error {
 		ps := s.limiter(t, "api", all...)
 		var faults []error
 		for range 5 {
@@ -290,7 +291,7 @@ func TestPermissions(t *testing.T) {
 		}
 		return errors.Join(append(faults, s.reset(t.Context(), cells(ps, key, 1)))...)
 	}
-	s := as(t, "headgate", permissions, Config{Failure: Closed})
+	s := as(t, "headgate", permissions, Config{Failure: outage.FailClosed})
 	if err := errors.Join(s.Check(t.Context()), use(t, s, "k")); err != nil {
 		t.Error(err)
 	}
@@ -298,7 +299,7 @@ func TestPermissions(t *testing.T) {
 		t.Run(missing[1:], func(t *testing.T) {
 			t.Parallel()
 			var changes atomic.Int64
-			s := as(t, missing[1:], strings.Replace(permissions+" ", missing+" ", "", 1), Config{Failure: Open, Changed: func(error) { changes.Add(1) }})
+			s := as(t, missing[1:], strings.Replace(permissions+" ", missing+" ", "", 1), Config{Failure: outage.FailOpen, Changed: func(error) { changes.Add(1) }})
 			if err := s.Check(t.Context()); err == nil && missing != "+evalsha" || err != nil && !strings.Contains(strings.ToLower(err.Error()), missing[1:]) {
 				t.Error(err)
 			}
@@ -370,7 +371,7 @@ var hammered = []step.Numbers{
 // hammer asks from many goroutines once it is told to, and prints for each policy how many were admitted.
 func hammer(args []string) error {
 	client := redis.NewClient(&redis.Options{Addr: args[0], ContextTimeoutEnabled: true, MaxRetries: -1})
-	s, err := New(client, Config{Failure: Closed, Timeout: patient})
+	s, err := New(client, Config{Failure: outage.FailClosed, Timeout: patient})
 	if err != nil {
 		return err
 	}

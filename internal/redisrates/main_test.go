@@ -26,7 +26,7 @@ func (quiet) Printf(context.Context, string, ...any) {}
 const patient = 20 * time.Second
 
 // open makes a store with a client of its own. Its Timeout is patient if the Config has none.
-func open(t testing.TB, c Config, addrs ...string) *Store {
+func open(t testing.TB, c Config, addrs ...string) *Decider {
 	t.Helper()
 	if c.Timeout == 0 {
 		c.Timeout = patient
@@ -44,7 +44,7 @@ func open(t testing.TB, c Config, addrs ...string) *Store {
 }
 
 // limiter prepares policies.
-func (s *Store) limiter(t testing.TB, name string, all ...step.Numbers) []step.Policy {
+func (s *Decider) limiter(t testing.TB, name string, all ...step.Numbers) []step.Policy {
 	t.Helper()
 	var ps []step.Policy
 	for _, m := range all {
@@ -75,7 +75,7 @@ func cells(ps []step.Policy, key string, n int64) (all []step.Cell) {
 }
 
 // charge charges n units, and must get an answer.
-func (s *Store) charge(t testing.TB, p *step.Policy, key string, n int64) step.Cell {
+func (s *Decider) charge(t testing.TB, p *step.Policy, key string, n int64) step.Cell {
 	t.Helper()
 	c := []step.Cell{cell(p, key, n)}
 	if _, err := s.Ask(t.Context(), step.Allow, c); err != nil {

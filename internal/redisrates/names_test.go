@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
 )
@@ -67,7 +68,7 @@ func TestNamesAreThoseOfIdentities(t *testing.T) {
 func TestLives(t *testing.T) {
 	const marked = 1_000_000_000_000 // ms
 	server := redistest.Start(t)
-	s := open(t, Config{RefusalTTL: -1, Failure: Closed}, server.Addr())
+	s := open(t, Config{RefusalTTL: -1, Failure: outage.FailClosed}, server.Addr())
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	var now int64
 	s.instant = func(b []byte) []byte { return fmt.Append(b, now) }

@@ -20,7 +20,7 @@ type policy struct {
 	head     []byte // numbers before those of the units, in decide.lua
 	tail     []byte // and behind them
 	local    *step.Policy
-	store    *Store
+	store    *Decider
 }
 
 var registers atomic.Int64

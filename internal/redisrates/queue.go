@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headgate/headgate/internal/ctxmark"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
-	"github.com/headgate/headgate/internal/within"
 )
 
 const (
@@ -61,7 +61,7 @@ type question struct {
 }
 
 // newQuestion returns a question about a copy of the cells.
-func (s *Store) newQuestion(mode step.Mode, cells []step.Cell) *question {
+func (s *Decider) newQuestion(mode step.Mode, cells []step.Cell) *question {
 	q, ok := s.questions.Get().(*question)
 	if !ok {
 		q = &question{done: make(chan error, 2)}
@@ -74,7 +74,7 @@ func (s *Store) newQuestion(mode step.Mode, cells []step.Cell) *question {
 }
 
 // free takes back a question that is no longer used.
-func (s *Store) free(q *question) {
+func (s *Decider) free(q *question) {
 	*q = question{done: q.done}
 	s.questions.Put(q)
 }
@@ -99,7 +99,7 @@ type server struct {
 // submit asks a server, and waits for the answer until the Timeout, or until the context ends. After an error the
 // question must not be used again, as it may still be in flight. Somebody who is alone makes the call, which does not
 // end with the context.
-func (s *Store) submit(ctx context.Context, to *server, q *question) error {
+func (s *Decider) submit(ctx context.Context, to *server, q *question) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (s *Store) submit(ctx context.Context, to *server, q *question) error {
 		q.callerDeadline = d
 		timeout = min(timeout, d.Sub(q.start))
 	}
-	if d, ok := within.When(ctx); ok {
+	if d, ok := ctxmark.DecisionEnd(ctx); ok {
 		timeout = min(timeout, d.Sub(q.start))
 	}
 	if timeout <= 0 {
@@ -152,7 +152,7 @@ func (s *Store) submit(ctx context.Context, to *server, q *question) error {
 }
 
 // await waits for a question that another goroutine sends.
-func (s *Store) await(ctx context.Context, to *server, q *question, watched bool) error {
+func (s *Decider) await(ctx context.Context, to *server, q *question, watched bool) error {
 	done := ctx.Done()
 	if watched && done == nil { // a select takes longer
 		return <-q.done
@@ -190,14 +190,14 @@ func (s *Store) await(ctx context.Context, to *server, q *question, watched bool
 
 // sendWaiting sends the questions that wait by now, in a goroutine, so that the caller has its answer before it works for
 // others.
-func (s *Store) sendWaiting(to *server) {
+func (s *Decider) sendWaiting(to *server) {
 	if batch := to.next(1); len(batch) > 0 {
 		go s.drain(to, batch)
 	}
 }
 
 // drain sends batches for as long as questions wait.
-func (s *Store) drain(to *server, batch []*question) {
+func (s *Decider) drain(to *server, batch []*question) {
 	for len(batch) > 0 {
 		now := time.Now()
 		s.call(to, batch, now, now.Add(s.timeout)) // the questions keep their own deadlines
@@ -208,7 +208,7 @@ func (s *Store) drain(to *server, batch []*question) {
 
 // probe asks a server that was away. If it answers, it is used again as soon as it runs all commands of the scripts:
 // the question may be one that a server refuses which cannot write.
-func (s *Store) probe(to *server, batch []*question) {
+func (s *Decider) probe(to *server, batch []*question) {
 	defer to.breaker.release()
 	name := string(s.names.AppendTag(nil, batch[0].cells[0].Key.Reveal())) + ":probe" // of the same master
 	now := time.Now()
@@ -226,7 +226,7 @@ func (s *Store) probe(to *server, batch []*question) {
 // call asks questions, and gives each its answer or error, by the deadline. If there was no answer while this process
 // itself was stopped, it charges once more: that may charge twice, and less is admitted. What gives units back, or
 // reports them, is never sent again, as it would make room that is not there. It reports whether the server works.
-func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (works bool) {
+func (s *Decider) call(to *server, batch []*question, start, deadline time.Time) (works bool) {
 	sent := start
 	answered := to.breaker.answers.Load()
 	err, failure := s.send(deadline, batch)
@@ -265,7 +265,7 @@ func (s *Store) call(to *server, batch []*question, start, deadline time.Time) (
 }
 
 // noteSlots notes which hash slots a server serves, as far as it has said.
-func (s *Store) noteSlots(to *server, batch []*question) {
+func (s *Decider) noteSlots(to *server, batch []*question) {
 	now := time.Now()
 	for _, q := range batch {
 		is, passing := aboutSlot(q.err)
@@ -284,7 +284,7 @@ func (s *Store) noteSlots(to *server, batch []*question) {
 
 // sentAgain returns the questions of a call that are to be sent again after this process was stopped, and until when
 // the last of them waits.
-func (s *Store) sentAgain(to *server, batch []*question, now time.Time) (again []*question, deadline time.Time) {
+func (s *Decider) sentAgain(to *server, batch []*question, now time.Time) (again []*question, deadline time.Time) {
 	to.mu.Lock()
 	defer to.mu.Unlock()
 	for _, q := range batch {
@@ -303,7 +303,7 @@ func (s *Store) sentAgain(to *server, batch []*question, now time.Time) (again [
 
 // extend gives a question the time for which this process was stopped since it was asked, once, and no more than its
 // caller has. It reports whether that is left. The server is locked.
-func (s *Store) extend(to *server, q *question, now time.Time) bool {
+func (s *Decider) extend(to *server, q *question, now time.Time) bool {
 	deadline := q.deadline.Add(s.pauses.since(q.start))
 	if !q.callerDeadline.IsZero() && q.callerDeadline.Before(deadline) {
 		deadline = q.callerDeadline
@@ -371,7 +371,7 @@ func (to *server) next(done int) (batch []*question) {
 
 // watch has the caller of a question woken when it is late, unless it is so much earlier than the others that the
 // caller has to do that.
-func (s *Store) watch(to *server, q *question) bool {
+func (s *Decider) watch(to *server, q *question) bool {
 	ring := &to.watched
 	if ring.after == nil {
 		ring.before = ring
@@ -415,7 +415,7 @@ func (q *question) unwatch() {
 }
 
 // ring wakes those that are late.
-func (s *Store) ring(to *server) {
+func (s *Decider) ring(to *server) {
 	to.mu.Lock()
 	defer to.mu.Unlock()
 	now := time.Now()

@@ -6,20 +6,21 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
 )
 
 // refusing is a store over a fake that refuses, and remembers that for a second.
-func refusing(t *testing.T, run func(t *testing.T, f *fake, s *Store, p *step.Policy)) {
-	inBubble(t, Config{RefusalTTL: time.Second, Failure: Closed}, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+func refusing(t *testing.T, run func(t *testing.T, f *fake, s *Decider, p *step.Policy)) {
+	inBubble(t, Config{RefusalTTL: time.Second, Failure: outage.FailClosed}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		f.refuse = true
 		run(t, f, s, p)
 	})
 }
 
 // sources asks, and checks what decides.
-func (s *Store) want(t *testing.T, mode step.Mode, want step.Source, c step.Cell) step.Cell {
+func (s *Decider) want(t *testing.T, mode step.Mode, want step.Source, c step.Cell) step.Cell {
 	t.Helper()
 	cells := []step.Cell{c}
 	if allowed, err := s.Ask(t.Context(), mode, cells); err != nil || allowed || cells[0].Source != want {
@@ -30,7 +31,7 @@ func (s *Store) want(t *testing.T, mode step.Mode, want step.Source, c step.Cell
 
 // A refusal is remembered until its end, as old as it is, and for the same question only.
 func TestRefusalsAreRemembered(t *testing.T) {
-	refusing(t, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	refusing(t, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		f.be(slow(3 * time.Millisecond))
 		first := s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
 		time.Sleep(400 * time.Millisecond)
@@ -62,7 +63,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 
 // Whatever may have freed units is seen at once: settlements, resets, admitted charges, calls that failed.
 func TestChangesEndRefusals(t *testing.T) {
-	refusing(t, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	refusing(t, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		ask := func(mode step.Mode, c step.Cell) { _, _ = s.Ask(t.Context(), mode, []step.Cell{c}) }
 		back := cell(p, "k", 1)
 		back.N, back.At, back.Source = -1, 1, step.SourceStore
@@ -86,7 +87,7 @@ func TestChangesEndRefusals(t *testing.T) {
 
 // What was sent before a change is not remembered after it, and nothing counts while units may be given back.
 func TestChangesInFlight(t *testing.T) {
-	refusing(t, func(t *testing.T, f *fake, s *Store, p *step.Policy) {
+	refusing(t, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
 		f.be(slow(10 * time.Millisecond))
 		go func() {
@@ -105,7 +106,7 @@ func TestChangesInFlight(t *testing.T) {
 // A flood of one question that is refused makes no call and no garbage.
 func TestRememberedRefusalsAllocateNothing(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Config{Failure: Closed}, server.Addr())
+	s := open(t, Config{Failure: outage.FailClosed}, server.Addr())
 	ps := s.limiter(t, "api", fixed(1, 400*24*time.Hour), bucket(1, 400*24*time.Hour))
 	all := cells(ps, "k", 1)
 	for range 2 {
@@ -128,7 +129,7 @@ func TestRememberedRefusalsAllocateNothing(t *testing.T) {
 // A refusal of many units is remembered until one more is left.
 func TestRefusalOfManyUnits(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Config{Failure: Closed, RefusalTTL: time.Minute}, server.Addr())
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: time.Minute}, server.Addr())
 	p := &s.limiter(t, "api", bucket(100, 10*time.Second))[0]
 	s.charge(t, p, "k", 100)
 	first := s.charge(t, p, "k", 100)
@@ -141,7 +142,7 @@ func TestRefusalOfManyUnits(t *testing.T) {
 // RetryAfter suffices, and is not too long, also if it comes from memory.
 func TestRetryAfterIsExact(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Config{Failure: Closed}, server.Addr())
+	s := open(t, Config{Failure: outage.FailClosed}, server.Addr())
 	for i, m := range []step.Numbers{bucket(20, time.Second), fixed(1, 100*time.Millisecond), sliding(3, 100*time.Millisecond), logOf(2, 80*time.Millisecond), interval(50 * time.Millisecond)} {
 		ps := s.limiter(t, fmt.Sprint("l", i), m)
 		for range 15 {

@@ -52,7 +52,7 @@ type run struct {
 
 // send makes one call to a server, and sets in each question the answer, or its error. The first error, if any, is that of the
 // call as a whole. The second is nil if the server works.
-func (s *Store) send(deadline time.Time, batch []*question) (err, failure error) {
+func (s *Decider) send(deadline time.Time, batch []*question) (err, failure error) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	runs := s.runs(batch)
@@ -71,7 +71,7 @@ func (s *Store) send(deadline time.Time, batch []*question) (err, failure error)
 }
 
 // runs returns the questions by hash slots and scripts. Most calls have one.
-func (s *Store) runs(batch []*question) []run {
+func (s *Decider) runs(batch []*question) []run {
 	runs := append(make([]run, 0, 2), run{batch[0].hash, batch[0].mode == step.Settle, batch})
 	for _, q := range batch[1:] {
 		if q.hash != runs[0].hash || (q.mode == step.Settle) != runs[0].settle {
@@ -102,7 +102,7 @@ func sorted(batch []*question) (runs []run) {
 }
 
 // pipeline makes several runs in one round trip.
-func (s *Store) pipeline(ctx context.Context, runs []run) (err, failure error) {
+func (s *Decider) pipeline(ctx context.Context, runs []run) (err, failure error) {
 	pipe := s.client.Pipeline()
 	cmds, cs := make([]once, len(runs)), make([]*call, len(runs))
 	for i, r := range runs {
@@ -136,7 +136,7 @@ const (
 	eval    = "eval"
 )
 
-func (s *Store) script(r run) script {
+func (s *Decider) script(r run) script {
 	all := &scripts
 	if s.portable.Load() {
 		all = &portableScripts
@@ -147,13 +147,13 @@ func (s *Store) script(r run) script {
 	return all[0]
 }
 
-func (s *Store) command(ctx context.Context, c *call, name string, script any) once {
+func (s *Decider) command(ctx context.Context, c *call, name string, script any) once {
 	return once{redis.NewStringCmd(ctx, c.command(name, script, s.servers.cluster != nil)...)}
 }
 
 // finishRun answers the questions of a run by a reply or an error. It is repeated only if the server does not know the
 // script, or has no library struct: then nothing was run.
-func (s *Store) finishRun(ctx context.Context, r run, c *call, text string, err error) error {
+func (s *Decider) finishRun(ctx context.Context, r run, c *call, text string, err error) error {
 	if says(err, "NOSCRIPT") {
 		text, err = s.process(ctx, s.command(ctx, c, eval, s.script(r).source))
 	}
@@ -173,13 +173,13 @@ func (s *Store) finishRun(ctx context.Context, r run, c *call, text string, err 
 	return err
 }
 
-func (s *Store) process(ctx context.Context, cmd once) (string, error) {
+func (s *Decider) process(ctx context.Context, cmd once) (string, error) {
 	err := s.client.Process(ctx, cmd)
 	return cmd.Val(), err
 }
 
 // delete deletes the values of cells of one hash slot.
-func (s *Store) delete(ctx context.Context, cells []step.Cell) error {
+func (s *Decider) delete(ctx context.Context, cells []step.Cell) error {
 	words := []any{"del"}
 	for i := range cells {
 		tag := s.names.AppendTag(nil, cells[i].Key.Reveal())

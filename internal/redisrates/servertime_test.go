@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
 )
@@ -36,7 +37,7 @@ func BenchmarkServerTime(b *testing.B) {
 	}
 	server := redistest.Start(b)
 	defer server.Do("SHUTDOWN") // so that valgrind says what it counted, in scripts/instructions
-	s := open(b, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	s := open(b, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	for _, shape := range shapes {
 		for _, plans := range []int64{1, 1000} {
 			var limiters [][]step.Policy

@@ -14,47 +14,38 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/ctxmark"
 	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
-	"github.com/headgate/headgate/internal/within"
 )
 
-// Config configures a [Store]. Its zero value is ready to use.
+// Config configures a [Decider]. Its zero value is ready to use.
 type Config struct {
 	Prefix     string        // of names, without braces; "" means "headgate"
 	Secret     []byte        `json:"-"` // hides keys: 32 bytes or more
 	Timeout    time.Duration // of a decision: 1 ms or more; 0 means 100 ms
 	RefusalTTL time.Duration // 0 means 1 s; below 0, no refusal is remembered
-	Failure    Failure
-	Servers    int // by which Local divides limits; 0 means 1
+	Failure    outage.Failure
+	Servers    int // by which FailLocal divides limits; 0 means 1
 
 	// Each may be nil. Changed is told that the server is away, with the reason, or back.
 	Called  func(store.Call)
 	Changed func(reason error)
 }
 
-// Failure says how decisions are made while Redis is away.
-type Failure int
-
-// The failure policies.
-const (
-	Local  Failure = iota // the same policies decide in this process
-	Open                  // everything is admitted
-	Closed                // the error is [store.ErrUnavailable]
-)
-
-// A Store is a [store.Store] in Redis. It is safe for concurrent use, and has nothing to close.
-type Store struct {
+// A Decider is a [store.Rates] in Redis. It is safe for concurrent use, and has nothing to close.
+type Decider struct {
 	client   redis.UniversalClient
 	names    *rediskey.Names
 	servers  servers
 	timeout  time.Duration
-	failure  Failure
+	failure  outage.Failure
 	shares   int64
-	local    *memory.Store // of Local
-	refusals *refusals     // nil: none is remembered
+	local    *memory.States // of FailLocal
+	refusals *refusals      // nil: none is remembered
 	called   func(store.Call)
 	changed  func(reason error)
 
@@ -68,7 +59,7 @@ type Store struct {
 
 // New returns a store over a client of one server, of Sentinels, or of a Cluster. It does not connect. The error joins
 // all that is wrong.
-func New(client redis.UniversalClient, c Config) (*Store, error) {
+func New(client redis.UniversalClient, c Config) (*Decider, error) {
 	c.Prefix = cmp.Or(c.Prefix, "headgate")
 	c.Timeout = cmp.Or(c.Timeout, 100*time.Millisecond)
 	c.RefusalTTL = cmp.Or(c.RefusalTTL, time.Second)
@@ -77,14 +68,14 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
 	}
-	s := &Store{
+	s := &Decider{
 		client: client, names: rediskey.New(c.Prefix, c.Secret), timeout: c.Timeout,
 		failure: c.Failure, shares: int64(max(c.Servers, 1)), called: c.Called, changed: c.Changed,
 		pauses: pauses{step: c.Timeout / looks},
 	}
 	s.servers.cluster, _ = client.(*redis.ClusterClient)
 	s.servers.byAddress.Store(&map[string]*server{})
-	if c.Failure == Local {
+	if c.Failure == outage.FailLocal {
 		s.local = memory.New(0)
 	}
 	if c.RefusalTTL > 0 {
@@ -103,7 +94,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 func (c Config) faults() (f faults) {
 	n := len(c.Secret)
 	f.add(c.Timeout < time.Millisecond, "a Timeout of %v is below 1 ms", c.Timeout)
-	f.add(c.Failure < Local || c.Failure > Closed, "Failure %d is none of FailLocal, FailOpen, FailClosed", c.Failure)
+	f.add(c.Failure < outage.FailLocal || c.Failure > outage.FailClosed, "Failure %d is none of FailLocal, FailOpen, FailClosed", c.Failure)
 	f.add(c.Servers < 0, "%d Servers: use 0 or more", c.Servers)
 	f.add(n > 0 && n < rediskey.MinSecret, "a Secret of %d bytes: use %d random bytes or more", n, rediskey.MinSecret)
 	f.add(strings.ContainsAny(c.Prefix, "{}"), "a Prefix with braces would decide the hash slots of a Cluster: leave them out")
@@ -111,10 +102,10 @@ func (c Config) faults() (f faults) {
 }
 
 // Client returns the client.
-func (s *Store) Client() redis.UniversalClient { return s.client }
+func (s *Decider) Client() redis.UniversalClient { return s.client }
 
 // Away returns why a server is not asked at the moment, or nil. It makes no call.
-func (s *Store) Away() error {
+func (s *Decider) Away() error {
 	for _, server := range s.servers.all() {
 		if err := cmp.Or(server.breaker.away(), server.elsewhere.away()); err != nil {
 			return err
@@ -123,8 +114,8 @@ func (s *Store) Away() error {
 	return nil
 }
 
-// Prepare implements [store.Store].
-func (s *Store) Prepare(policies []step.Policy) error {
+// Prepare implements [store.Rates].
+func (s *Decider) Prepare(policies []step.Policy) error {
 	var shares []step.Policy
 	for i := range policies {
 		p := &policies[i]
@@ -134,7 +125,7 @@ func (s *Store) Prepare(policies []step.Policy) error {
 		kept := newPolicy(p)
 		kept.store = s
 		p.Kept = kept
-		if s.failure != Local {
+		if s.failure != outage.FailLocal {
 			continue
 		}
 		kept.local = p
@@ -158,21 +149,21 @@ func (s *Store) Prepare(policies []step.Policy) error {
 }
 
 // Fresh returns the store without its memory of refusals, for who has one of its own.
-func (s *Store) Fresh() store.Store { return fresh{s} }
+func (s *Decider) Fresh() store.Rates { return fresh{s} }
 
-type fresh struct{ *Store }
+type fresh struct{ *Decider }
 
 func (f fresh) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	return f.answer(ctx, mode, cells, false)
 }
 
-// Ask implements [store.Store]. If the deadline of the context comes before the answer, a charge that was sent may be made.
-func (s *Store) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+// Ask implements [store.Rates]. If the deadline of the context comes before the answer, a charge that was sent may be made.
+func (s *Decider) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	return s.answer(ctx, mode, cells, true)
 }
 
 // answer answers a question: if it may, a refusal by what is remembered.
-func (s *Store) answer(ctx context.Context, mode step.Mode, cells []step.Cell, remembered bool) (allowed bool, err error) {
+func (s *Decider) answer(ctx context.Context, mode step.Mode, cells []step.Cell, remembered bool) (allowed bool, err error) {
 	switch mode {
 	case step.Settle:
 		return s.settle(ctx, cells)
@@ -215,7 +206,7 @@ func counted(cells []step.Cell) bool {
 
 // ask asks about cells of one hash slot. If the server's clock shows another window of a calendar than the two of which it
 // was told, it has left cells alone, and is asked once more about them, in the same time.
-func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+func (s *Decider) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	allowed, deadline, err := s.askOnce(ctx, mode, cells)
 	if !errors.Is(err, errOtherWindow) {
 		return allowed, err
@@ -226,7 +217,7 @@ func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (all
 			leftAlone.add(cells, i)
 		}
 	}
-	allowed, _, err = s.askOnce(within.By(ctx, deadline), mode, leftAlone.cells)
+	allowed, _, err = s.askOnce(ctxmark.DecideBy(ctx, deadline), mode, leftAlone.cells)
 	if errors.Is(err, errOtherWindow) {
 		err = errForeign
 	}
@@ -238,7 +229,7 @@ func (s *Store) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (all
 }
 
 // askOnce makes one question of the cells, which is to be answered by the deadline.
-func (s *Store) askOnce(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, deadline time.Time, err error) {
+func (s *Decider) askOnce(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, deadline time.Time, err error) {
 	q := s.newQuestion(mode, cells)
 	to, hash := s.servers.of(s.names, &cells[0])
 	q.hash = hash
@@ -255,7 +246,7 @@ func (s *Store) askOnce(ctx context.Context, mode step.Mode, cells []step.Cell) 
 
 // settle corrects charges where they were made. Each is sent once, even if the context has ended: one that is not
 // answered may have been made.
-func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
+func (s *Decider) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
 	defer s.refusals.begin(cells)()
 	allowed = true
 	var faults []error
@@ -275,8 +266,8 @@ func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, er
 	}
 	if len(there.cells) > 0 {
 		sent, report := context.Background(), there.cells[0].At == 0
-		if by, ok := within.When(ctx); ok && report { // which a store of this process can take, too
-			sent = within.By(sent, by)
+		if by, ok := ctxmark.DecisionEnd(ctx); ok && report { // which a store of this process can take, too
+			sent = ctxmark.DecideBy(sent, by)
 		}
 		fits, err := s.decide(sent, step.Settle, there.cells)
 		if err != nil && report {
@@ -292,9 +283,9 @@ func (s *Store) settle(ctx context.Context, cells []step.Cell) (allowed bool, er
 }
 
 // reset forgets states. After an error the server may still have them.
-func (s *Store) reset(ctx context.Context, cells []step.Cell) error {
+func (s *Decider) reset(ctx context.Context, cells []step.Cell) error {
 	defer s.refusals.begin(cells)()
-	if s.failure == Local {
+	if s.failure == outage.FailLocal {
 		if _, err := s.askLocal(ctx, step.Reset, cells); err != nil {
 			return err
 		}
@@ -316,7 +307,7 @@ func (s *Store) reset(ctx context.Context, cells []step.Cell) error {
 }
 
 // deleteAll deletes the values of cells, of one hash slot after the other.
-func (s *Store) deleteAll(ctx context.Context, cells []step.Cell) error {
+func (s *Decider) deleteAll(ctx context.Context, cells []step.Cell) error {
 	for _, group := range s.groups(cells) {
 		to, _ := s.servers.of(s.names, &group.cells[0])
 		if to.breaker.open.Load() {
@@ -330,14 +321,14 @@ func (s *Store) deleteAll(ctx context.Context, cells []step.Cell) error {
 }
 
 // decideAway answers a question that the server did not.
-func (s *Store) decideAway(ctx context.Context, mode step.Mode, cells []step.Cell, cause error) (allowed bool, err error) {
+func (s *Decider) decideAway(ctx context.Context, mode step.Mode, cells []step.Cell, cause error) (allowed bool, err error) {
 	if err := ended(ctx); err != nil && mode != step.Settle {
 		return false, err
 	}
 	switch {
-	case s.failure == Closed, errors.Is(cause, errBusy): // a crowd is no outage: the server answers others
+	case s.failure == outage.FailClosed, errors.Is(cause, errBusy): // a crowd is no outage: the server answers others
 		return false, unavailable(cause)
-	case s.failure == Open:
+	case s.failure == outage.FailOpen:
 		for i := range cells {
 			c := &cells[i]
 			c.At, c.Source, c.Short, c.Reading = 0, step.SourceOpen, 0, step.Reading{Remaining: c.Policy.Capacity()}
@@ -349,7 +340,7 @@ func (s *Store) decideAway(ctx context.Context, mode step.Mode, cells []step.Cel
 
 // askLocal asks the store in this process. It asks for no more than that can ever grant, as core compared the units with
 // limits that were not divided, and gives back no more.
-func (s *Store) askLocal(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+func (s *Decider) askLocal(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	own := append(make([]step.Cell, 0, 2), cells...)
 	for i := range own {
 		c := &own[i]

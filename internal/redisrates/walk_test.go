@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/storetest"
@@ -175,7 +176,7 @@ type walk struct {
 	*testing.T
 	*rand.Rand
 
-	store *Store
+	store *Decider
 	model model
 	plans [][]step.Policy
 	now   int64 // 0: the time is the server's
@@ -368,12 +369,12 @@ func TestDecisionsAreThoseOfTheSteps(t *testing.T) {
 	server := redistest.Start(t)
 	for _, real := range []bool{false, true} {
 		t.Run(fmt.Sprintf("real=%v", real), func(t *testing.T) {
-			walkFor(t, open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr()), *questions/2, real)
+			walkFor(t, open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr()), *questions/2, real)
 		})
 	}
 }
 
-func walkFor(t *testing.T, s *Store, questions int, real bool) {
+func walkFor(t *testing.T, s *Decider, questions int, real bool) {
 	p := &s.limiter(t, "first", fixed(1, time.Hour))[0]
 	first := s.charge(t, p, "k", 1) // the server learns the scripts: else the order in a call would be another
 	if first.N = -1; first.Short == 0 {
@@ -412,7 +413,7 @@ func walkFor(t *testing.T, s *Store, questions int, real bool) {
 // The obvious models of package storetest say the same, also with merging and remembered refusals on the way.
 func TestStore(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	now, busy := time.Now().UnixMicro(), new(stall)
 	s.instant = func(b []byte) []byte {
 		now += busy.passed()
@@ -427,7 +428,7 @@ func TestStore(t *testing.T) {
 // The model of calendars knows time.Date only. The clocks of the server and of this process are as far apart as they like.
 func TestCalendars(t *testing.T) {
 	server := redistest.Start(t)
-	s := open(t, Config{Failure: Closed, RefusalTTL: -1}, server.Addr())
+	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	now, busy, r := int64(0), new(stall), rand.New(rand.NewPCG(rand.Uint64(), 0))
 	s.instant = func(b []byte) []byte {
 		now += busy.passed()

@@ -60,7 +60,7 @@ func (c *call) free() {
 }
 
 // newCall returns the call that asks questions, or settles, for one hash slot.
-func (s *Store) newCall(batch []*question) *call {
+func (s *Decider) newCall(batch []*question) *call {
 	c := calls.Get().(*call)
 	c.keys, c.cells, c.now = c.keys[:0], c.cells[:0], c.now[:0]
 	for _, q := range batch {
@@ -162,7 +162,7 @@ const (
 )
 
 // finish answers the questions of a call.
-func (s *Store) finish(batch []*question, text string) error {
+func (s *Decider) finish(batch []*question, text string) error {
 	r := reply(text)
 	now := r.word()
 	if now > step.MaxInt {
@@ -196,7 +196,7 @@ const undecided = -1
 
 // clock returns what the clock of the server shows, as far as is known: what this one does, unless they are half of a
 // window of a calendar or more apart.
-func (s *Store) clock() int64 { return time.Now().UnixMicro() + s.ahead.Load() }
+func (s *Decider) clock() int64 { return time.Now().UnixMicro() + s.ahead.Load() }
 
 // answer reads the answer of a cell: the value before, on which the step is repeated.
 func (q *question) answer(c *step.Cell, now int64, r *reply) {

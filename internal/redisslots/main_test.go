@@ -16,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/internal/slots"
@@ -47,15 +48,15 @@ func defaults() Config {
 
 // brief has times that tests can wait for. While Redis is away, nobody decides.
 func brief(ttl time.Duration) Config {
-	return Config{Names: rediskey.New("headgate", nil), Config: keeper.Config{TTL: ttl, Timeout: ttl / 3, Failure: keeper.FailClosed}}
+	return Config{Names: rediskey.New("headgate", nil), Config: keeper.Config{TTL: ttl, Timeout: ttl / 3, Failure: outage.FailClosed}}
 }
 
 // open opens a store of a Redis, or of a Cluster if there are several addresses.
-func open(t testing.TB, c Config, addrs ...string) *Store {
+func open(t testing.TB, c Config, addrs ...string) *Registry {
 	return openWith(t, c, &redis.UniversalOptions{Addrs: addrs})
 }
 
-func openWith(t testing.TB, c Config, o *redis.UniversalOptions) *Store {
+func openWith(t testing.TB, c Config, o *redis.UniversalOptions) *Registry {
 	o.ContextTimeoutEnabled, o.MaxRetries, o.DialerRetries, o.PoolSize = true, -1, 1, 64
 	client := redis.NewUniversalClient(o)
 	if t != nil {
@@ -64,11 +65,11 @@ func openWith(t testing.TB, c Config, o *redis.UniversalOptions) *Store {
 	return New(client, c)
 }
 
-func claim(key string, limit int64) slots.Claim {
-	return slots.Claim{Name: "ws", Key: key, Limit: limit}
+func claim(key string, limit int64) slots.Acquisition {
+	return slots.Acquisition{Name: "ws", Key: key, Limit: limit}
 }
 
-func acquires(t testing.TB, s *Store, key string, limit int64) slots.Grant {
+func acquires(t testing.TB, s *Registry, key string, limit int64) slots.Grant {
 	t.Helper()
 	g, err := s.Acquire(t.Context(), claim(key, limit))
 	if err != nil {
@@ -78,7 +79,7 @@ func acquires(t testing.TB, s *Store, key string, limit int64) slots.Grant {
 }
 
 // isCounted reports whether that many slots of a key are held.
-func isCounted(t testing.TB, s *Store, key string, want int64) bool {
+func isCounted(t testing.TB, s *Registry, key string, want int64) bool {
 	n, err := s.Count(t.Context(), "ws", key)
 	return err == nil && n == want
 }

@@ -66,15 +66,15 @@ type replied struct {
 }
 
 // posts are the names of the set of notices and of the id of the last.
-func (s *Store) posts() []string { return []string{s.common("posts"), s.common("last")} }
+func (s *Registry) posts() []string { return []string{s.common("posts"), s.common("last")} }
 
-func (s *Store) repliesKey(id string) string { return s.common("replies:" + id) }
+func (s *Registry) repliesKey(id string) string { return s.common("replies:" + id) }
 
 // Topic implements [slots.Noticer].
-func (s *Store) Topic(name, key string) string { return s.hash(name, key) }
+func (s *Registry) Topic(name, key string) string { return s.hash(name, key) }
 
 // Listen implements [slots.Noticer].
-func (s *Store) Listen(name string, listen func(slots.Heard) slots.Answer) (stop func()) {
+func (s *Registry) Listen(name string, listen func(slots.Heard) slots.NoticeAnswer) (stop func()) {
 	n := &s.notices
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *Store) Listen(name string, listen func(slots.Heard) slots.Answer) (stop
 }
 
 // read tells the listeners of what is posted, until ctx ends.
-func (s *Store) read(ctx context.Context) {
+func (s *Registry) read(ctx context.Context) {
 	seen := make(map[string]bool) // what was there when all was read last
 	last, before := "", time.Time{}
 	for ctx.Err() == nil {
@@ -128,7 +128,7 @@ func (s *Store) read(ctx context.Context) {
 }
 
 // hear tells the listeners of a notice of another process, and replies if they say something or if this is waited for.
-func (s *Store) hear(text string, age time.Duration) {
+func (s *Registry) hear(text string, age time.Duration) {
 	var p posted
 	_, own := s.Own("", "")
 	if json.Unmarshal([]byte(text), &p) != nil || p.From == s.id {
@@ -165,7 +165,7 @@ func marshal(x any) string {
 // A process that is awaited has answered, or has ended: then its field is gone. A field that is gone because the server has
 // lost it must not be taken for that. So a mark is written beside the key's hash before the holders are read. A server that
 // has the mark has all that was written before it.
-func (s *Store) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) (silent []int64, err error) {
+func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) (silent []int64, err error) {
 	start, topic := time.Now(), s.Topic(n.Name, n.Key)
 	answers, then := s.notices.Tell(n.Name, slots.Heard{Topic: topic, Text: n.Text})
 	enough := slices.ContainsFunc(answers, heard)
@@ -173,7 +173,7 @@ func (s *Store) Announce(ctx context.Context, n slots.Notice, heard func(string)
 		return nil, nil
 	}
 	a := announcement{
-		Store: s, notice: n, heard: heard, start: start, passed: make(map[string]bool),
+		Registry: s, notice: n, heard: heard, start: start, passed: make(map[string]bool),
 		post: posted{ID: rand.Text(), From: s.id, Name: n.Name, Topic: []byte(topic), Text: n.Text},
 	}
 	if n.All {
@@ -216,7 +216,7 @@ func (s *Store) Announce(ctx context.Context, n slots.Notice, heard func(string)
 
 // An announcement is a notice that was posted, and who has not answered.
 type announcement struct {
-	*Store
+	*Registry
 
 	notice  slots.Notice
 	heard   func(string) bool
@@ -260,7 +260,7 @@ func (a *announcement) look(ctx context.Context) (enough bool) {
 		})
 	}
 	if stored.Err() != nil {
-		if text, err := a.Store.post(ctx, &a.post, a.start, a.notice.All); err == nil {
+		if text, err := a.Registry.post(ctx, &a.post, a.start, a.notice.All); err == nil {
 			a.text = text
 		}
 	}
@@ -280,7 +280,7 @@ func counts(all []keeper.Holder) (counts []int64) {
 }
 
 // post posts a notice, if need be again: who hears of it late must not take it for a later one.
-func (s *Store) post(ctx context.Context, p *posted, start time.Time, lasting bool) (text string, err error) {
+func (s *Registry) post(ctx context.Context, p *posted, start time.Time, lasting bool) (text string, err error) {
 	p.Age = time.Since(start).Microseconds()
 	text = marshal(p)
 	most := maxPassing

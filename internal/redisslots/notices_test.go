@@ -16,7 +16,7 @@ import (
 
 // A member is a process with a store that listens to notices, and answers each with how many slots it has given up.
 type member struct {
-	*Store
+	*Registry
 
 	mu    sync.Mutex
 	held  map[string][]slots.Grant // by topic
@@ -25,21 +25,21 @@ type member struct {
 }
 
 func join(t *testing.T, c Config, addrs ...string) *member {
-	m := &member{Store: open(t, c, addrs...), held: make(map[string][]slots.Grant)}
+	m := &member{Registry: open(t, c, addrs...), held: make(map[string][]slots.Grant)}
 	t.Cleanup(m.Listen("ws", m.hear))
 	return m
 }
 
 func (m *member) take(t *testing.T, key string) {
 	t.Helper()
-	g := acquires(t, m.Store, key, 10)
+	g := acquires(t, m.Registry, key, 10)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	topic := m.Topic("ws", key)
 	m.held[topic], m.since = append(m.held[topic], g), time.Now()
 }
 
-func (m *member) hear(h slots.Heard) (a slots.Answer) {
+func (m *member) hear(h slots.Heard) (a slots.NoticeAnswer) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.heard = append(m.heard, h.Text)
@@ -48,7 +48,7 @@ func (m *member) hear(h slots.Heard) (a slots.Answer) {
 		return a
 	}
 	delete(m.held, h.Topic)
-	return slots.Answer{Text: strconv.Itoa(len(all)), Then: func() {
+	return slots.NoticeAnswer{Text: strconv.Itoa(len(all)), Then: func() {
 		for _, g := range all {
 			g.Release()
 		}
@@ -98,7 +98,7 @@ func TestNoticesAreHeard(t *testing.T) {
 	if took := time.Since(begin); took > patient/2 {
 		t.Errorf("it took %v", took)
 	}
-	until(t, "free", patient, func() bool { return isCounted(t, b.Store, "anna", 0) })
+	until(t, "free", patient, func() bool { return isCounted(t, b.Registry, "anna", 0) })
 	b.take(t, "\xff\xfe\x00{}") // keys are of any bytes
 	if n, silent, err := a.closeAll(t, "\xff\xfe\x00{}", true); n != 1 || len(silent) > 0 || err != nil {
 		t.Errorf("%d were given up, %v silent, %v", n, silent, err)

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/redistest/proctest"
 	"github.com/headgate/headgate/internal/slots"
-	"github.com/headgate/headgate/internal/slots/keeper"
 	"github.com/headgate/headgate/internal/step"
 )
 
@@ -199,7 +199,7 @@ func TestSilence(t *testing.T) {
 	server := redistest.Start(t)
 	c := brief(3 * time.Second)
 	changes := make(chan error, 100)
-	c.Timeout, c.Servers, c.Failure, c.Changed = 500*time.Millisecond, 2, keeper.FailLocal, func(reason error) { changes <- reason }
+	c.Timeout, c.Servers, c.Failure, c.Changed = 500*time.Millisecond, 2, outage.FailLocal, func(reason error) { changes <- reason }
 	s := open(t, c, server.Addr())
 	if g := acquires(t, s, "key", 4); g.Source != step.SourceStore || g.Held != 1 || g.Limit != 4 {
 		t.Fatal(g)
@@ -244,7 +244,7 @@ func TestOutage(t *testing.T) {
 	const ttl = 600 * time.Millisecond
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
-	var all []*Store
+	var all []*Registry
 	var held []slots.Grant
 	for i := range 3 {
 		s := open(t, brief(ttl), proxy.Addr())

@@ -27,7 +27,7 @@ import (
 	"github.com/headgate/headgate/internal/store"
 )
 
-// Config configures a [Store]. All but the functions is required.
+// Config configures a [Registry]. All but the functions is required.
 type Config struct {
 	keeper.Config // but for the Shards
 
@@ -35,8 +35,8 @@ type Config struct {
 	Called func(store.Call) // or nil
 }
 
-// A Store keeps slots in Redis. It is safe for concurrent use.
-type Store struct {
+// A Registry keeps slots in Redis. It is safe for concurrent use.
+type Registry struct {
 	*keeper.Keeper
 
 	client  redis.UniversalClient
@@ -49,8 +49,8 @@ type Store struct {
 const clusterShards = 16
 
 // New returns a Store. The client must heed deadlines. Nothing is sent until a slot is acquired.
-func New(client redis.UniversalClient, c Config) *Store {
-	s := &Store{client: client, config: c, id: rand.Text()}
+func New(client redis.UniversalClient, c Config) *Registry {
+	s := &Registry{client: client, config: c, id: rand.Text()}
 	c.Shards = 1
 	if s.cluster() != nil {
 		c.Shards = clusterShards
@@ -59,13 +59,13 @@ func New(client redis.UniversalClient, c Config) *Store {
 	return s
 }
 
-func (s *Store) cluster() *redis.ClusterClient {
+func (s *Registry) cluster() *redis.ClusterClient {
 	c, _ := s.client.(*redis.ClusterClient)
 	return c
 }
 
-// Close implements [slots.Store]. It takes no longer than the TTL: after that, others no longer count the slots anyway.
-func (s *Store) Close(ctx context.Context, name string) error {
+// Close implements [slots.Registry]. It takes no longer than the TTL: after that, others no longer count the slots anyway.
+func (s *Registry) Close(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.TTL)
 	defer cancel()
 	if err := s.Keeper.Close(ctx, name); err != nil {
@@ -74,8 +74,8 @@ func (s *Store) Close(ctx context.Context, name string) error {
 	return nil
 }
 
-// Count implements [slots.Store]. Others count with what they have stated, unless they are dead.
-func (s *Store) Count(ctx context.Context, name, key string) (int64, error) {
+// Count implements [slots.Registry]. Others count with what they have stated, unless they are dead.
+func (s *Registry) Count(ctx context.Context, name, key string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	n, _ := s.Own(name, key)
@@ -88,7 +88,7 @@ func (s *Store) Count(ctx context.Context, name, key string) (int64, error) {
 
 // holders returns the other processes that hold slots of a key and are not dead, and whether the server that says so still
 // has a mark, which is in the key's hash slot. "" is no mark.
-func (s *Store) holders(ctx context.Context, name, key, mark string) (all []keeper.Holder, marked bool, err error) {
+func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []keeper.Holder, marked bool, err error) {
 	pipe := s.client.Pipeline()
 	fields := pipe.HGetAll(ctx, s.hash(name, key))
 	dead := pipe.ZRangeByScore(ctx, s.fleet(), &redis.ZRangeBy{Min: "-inf", Max: "(0"})
@@ -115,17 +115,17 @@ func (s *Store) holders(ctx context.Context, name, key, mark string) (all []keep
 func unavailable(err error) error { return fmt.Errorf("%w: %w", slots.ErrUnavailable, err) }
 
 // hash is the name of the hash of a key. It ends otherwise than that of what rates store.
-func (s *Store) hash(name, key string) string {
+func (s *Registry) hash(name, key string) string {
 	var room [rediskey.MaxPlain + 64]byte
 	b := s.config.Names.AppendTag(room[:0], key)
 	b = rediskey.AppendEscaped(append(b, ':'), name, ":/")
 	return string(append(b, ":slots"...))
 }
 
-func (s *Store) common(value string) string { return s.config.Names.Common("slots", value) }
+func (s *Registry) common(value string) string { return s.config.Names.Common("slots", value) }
 
 // fleet is the name of the set of incarnations.
-func (s *Store) fleet() string { return s.common("servers") }
+func (s *Registry) fleet() string { return s.common("servers") }
 
 // A script is the source of a Lua script and the SHA-1 by which Redis knows it.
 type script struct{ source, sha string }
@@ -157,7 +157,7 @@ func (s *script) command(ctx context.Context, bySHA bool, keys []string, args []
 }
 
 // run runs a script by its SHA-1 or, if the server does not know that, by its source.
-func (s *Store) run(ctx context.Context, script *script, keys []string, args ...any) ([]any, error) {
+func (s *Registry) run(ctx context.Context, script *script, keys []string, args ...any) ([]any, error) {
 	cmd := script.command(ctx, true, keys, args)
 	if err := s.client.Process(ctx, cmd); unknown(err) {
 		cmd = script.command(ctx, false, keys, args)
@@ -169,7 +169,7 @@ func (s *Store) run(ctx context.Context, script *script, keys []string, args ...
 func unknown(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // A transport is what the keeper sees of Redis.
-type transport struct{ *Store }
+type transport struct{ *Registry }
 
 // Shard implements [keeper.Transport].
 func (t transport) Shard(name, key string) int {
@@ -227,7 +227,7 @@ func (t transport) send(ctx context.Context, bySHA bool, all []*keeper.Statement
 }
 
 // called reports a call. After a failure, the client of a Cluster looks which masters there are.
-func (s *Store) called(keys int, start time.Time, failure error) {
+func (s *Registry) called(keys int, start time.Time, failure error) {
 	if c := s.cluster(); c != nil && failure != nil {
 		c.ReloadState(context.Background()) // in the background
 	}
@@ -310,7 +310,7 @@ func history(ctx context.Context, c redis.UniversalClient) string {
 
 // Check does on each master what slots need, under names that nobody else uses and that expire. The error has all that
 // failed.
-func (s *Store) Check(ctx context.Context) error {
+func (s *Registry) Check(ctx context.Context) error {
 	keys := map[string]string{"": "trial"} // by the address of the master
 	if c := s.cluster(); c != nil {
 		clear(keys)

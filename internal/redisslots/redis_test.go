@@ -17,10 +17,10 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/rediskey"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/slots"
-	"github.com/headgate/headgate/internal/slots/keeper"
 	"github.com/headgate/headgate/internal/step"
 )
 
@@ -128,7 +128,7 @@ func documented(t *testing.T) []string {
 	return strings.Fields(line)
 }
 
-func as(t *testing.T, server *redistest.Server, name string, permissions []string) *Store {
+func as(t *testing.T, server *redistest.Server, name string, permissions []string) *Registry {
 	t.Helper()
 	words := append([]string{"ACL", "SETUSER", name, "reset", "on", ">password", "~headgate:*", "-@all"}, permissions...)
 	if _, err := server.Do(words...); err != nil {
@@ -145,7 +145,7 @@ func TestPermissions(t *testing.T) {
 	all := documented(t)
 	withoutInfo := slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s == "+info" })
 	s := as(t, server, "app", withoutInfo)
-	stop := s.Listen("ws", func(slots.Heard) slots.Answer { return slots.Answer{Text: "heard"} })
+	stop := s.Listen("ws", func(slots.Heard) slots.NoticeAnswer { return slots.NoticeAnswer{Text: "heard"} })
 	defer stop()
 	if err := s.Check(t.Context()); err != nil {
 		t.Error(err)
@@ -153,7 +153,7 @@ func TestPermissions(t *testing.T) {
 	g := acquires(t, s, "key", 1)
 	wait, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := s.Acquire(wait, slots.Claim{Name: "ws", Key: "key", Limit: 1, Queue: 1}); !errors.Is(err, slots.ErrFull) {
+	if _, err := s.Acquire(wait, slots.Acquisition{Name: "ws", Key: "key", Limit: 1, Queue: 1}); !errors.Is(err, slots.ErrFull) {
 		t.Error(err)
 	}
 	other := as(t, server, "other", withoutInfo)
@@ -207,7 +207,7 @@ func TestMiniredis(t *testing.T) {
 		t.Error(err)
 	}
 	g.Release()
-	if _, err := b.Acquire(t.Context(), slots.Claim{Name: "ws", Key: "key", Limit: 1, Queue: 1}); err != nil {
+	if _, err := b.Acquire(t.Context(), slots.Acquisition{Name: "ws", Key: "key", Limit: 1, Queue: 1}); err != nil {
 		t.Error(err)
 	}
 	for range 3 { // a process is registered once, so its slots are counted after its restart under another name
@@ -250,7 +250,7 @@ func TestCluster(t *testing.T) {
 	}
 	m := join(t, c, addrs...)
 	m.take(t, "noticed")
-	if n, silent, err := (&member{Store: a}).closeAll(t, "noticed", true); n != 1 || len(silent) > 0 || err != nil {
+	if n, silent, err := (&member{Registry: a}).closeAll(t, "noticed", true); n != 1 || len(silent) > 0 || err != nil {
 		t.Errorf("%d were given up, %v silent, %v", n, silent, err)
 	}
 
@@ -258,7 +258,7 @@ func TestCluster(t *testing.T) {
 
 	// While a master without the beats is away, keys of the others are granted, and those of that one are decided here.
 	local := brief(1500 * time.Millisecond)
-	local.Failure = keeper.FailLocal
+	local.Failure = outage.FailLocal
 	d := open(t, local, addrs...)
 	for i := range keys {
 		acquires(t, d, fmt.Sprint("d", i), 2)
@@ -291,17 +291,17 @@ func TestCluster(t *testing.T) {
 
 // migrates moves a key from one master to another while two processes acquire and release its slots: never more than the
 // limit is held, and all is counted where it has moved.
-func migrates(t *testing.T, cluster *redistest.Cluster, a, b *Store) {
+func migrates(t *testing.T, cluster *redistest.Cluster, a, b *Registry) {
 	t.Helper()
 	const limit = 3
 	acquires(t, a, "moves", limit)
 	ctx, stop := context.WithCancel(t.Context())
 	var held, granted atomic.Int64
 	var all sync.WaitGroup
-	for _, s := range []*Store{a, a, b, b} {
+	for _, s := range []*Registry{a, a, b, b} {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				g, err := s.Acquire(ctx, slots.Claim{Name: "ws", Key: "moves", Limit: limit, Queue: 5})
+				g, err := s.Acquire(ctx, slots.Acquisition{Name: "ws", Key: "moves", Limit: limit, Queue: 5})
 				if err != nil {
 					<-time.After(time.Millisecond) // so that the servers get the processor
 					continue
@@ -378,7 +378,7 @@ func TestSentinel(t *testing.T) {
 	t.Parallel()
 	sentinel := redistest.StartSentinel(t)
 	c := brief(1500 * time.Millisecond)
-	client := func() *Store {
+	client := func() *Registry {
 		return openWith(t, c, &redis.UniversalOptions{Addrs: sentinel.Addrs(), MasterName: redistest.MasterName})
 	}
 	a, b := client(), client()
@@ -425,7 +425,7 @@ func TestWaitsEndFar(t *testing.T) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond+rand.N(200*time.Millisecond))
 			defer cancel()
-			_, err := s.Acquire(ctx, slots.Claim{Name: "ws", Key: "key", Limit: 1, Queue: 100})
+			_, err := s.Acquire(ctx, slots.Acquisition{Name: "ws", Key: "key", Limit: 1, Queue: 100})
 			if !errors.Is(err, slots.ErrFull) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
@@ -450,7 +450,7 @@ func TestTurns(t *testing.T) {
 		for range 50 {
 			all.Go(func() {
 				for ctx.Err() == nil {
-					if g, err := s.Acquire(ctx, slots.Claim{Name: "ws", Key: "key", Limit: limit, Queue: 50}); err == nil {
+					if g, err := s.Acquire(ctx, slots.Acquisition{Name: "ws", Key: "key", Limit: limit, Queue: 50}); err == nil {
 						granted[i].Add(1)
 						<-time.After(20 * time.Millisecond)
 						g.Release()

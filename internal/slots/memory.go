@@ -9,7 +9,7 @@ import (
 	"github.com/headgate/headgate/internal/step"
 )
 
-// A Memory is a [Store] in this process, which knows everything. The zero value is ready. It takes memory for keys that
+// A Memory is a [Registry] in this process, which knows everything. The zero value is ready. It takes memory for keys that
 // hold slots only.
 type Memory struct {
 	mu        sync.Mutex
@@ -47,8 +47,8 @@ func (s *Memory) pool(key poolKey) *pool {
 	return p
 }
 
-// Acquire implements [Store].
-func (s *Memory) Acquire(ctx context.Context, c Claim) (Grant, error) {
+// Acquire implements [Registry].
+func (s *Memory) Acquire(ctx context.Context, c Acquisition) (Grant, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, most := s.pool(poolKey{c.Name, c.Key}), c.Most()
@@ -111,7 +111,7 @@ func (p *pool) tidy() {
 // Lost implements [Hold].
 func (*pool) Lost() <-chan struct{} { return nil }
 
-// Count implements [Store].
+// Count implements [Registry].
 func (s *Memory) Count(_ context.Context, name, key string) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,7 +121,7 @@ func (s *Memory) Count(_ context.Context, name, key string) (int64, error) {
 	return 0, nil
 }
 
-// Close implements [Store].
+// Close implements [Registry].
 func (s *Memory) Close(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -143,7 +143,7 @@ func (s *Memory) Close(_ context.Context, name string) error {
 func (*Memory) Topic(_, key string) string { return key }
 
 // Listen implements [Noticer].
-func (s *Memory) Listen(name string, listen func(Heard) Answer) (stop func()) {
+func (s *Memory) Listen(name string, listen func(Heard) NoticeAnswer) (stop func()) {
 	stop, _ = s.listeners.Add(name, listen)
 	return stop
 }

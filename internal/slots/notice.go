@@ -14,7 +14,7 @@ type Noticer interface {
 	Topic(name, key string) string
 	// Listen calls listen with each notice about slots of that name, of any process, until stop: one at a time of those of
 	// other processes, at most a second after they were announced while the server answers.
-	Listen(name string, listen func(Heard) Answer) (stop func())
+	Listen(name string, listen func(Heard) NoticeAnswer) (stop func())
 	// Announce tells all listeners, first those of this process, and passes their answers on until heard returns true,
 	// or all processes that hold slots of the key have answered, or ctx ends. Silent has the number of slots of each
 	// process that has not answered. After an error it is unknown who has heard.
@@ -34,8 +34,8 @@ type Heard struct {
 	Age         time.Duration
 }
 
-// An Answer is what a listener says. Then is called once the announcer can know it, or never will; it may be nil.
-type Answer struct {
+// A NoticeAnswer is what a listener says. Then is called once the announcer can know it, or never will; it may be nil.
+type NoticeAnswer struct {
 	Text string
 	Then func()
 }
@@ -48,11 +48,11 @@ type Listeners struct {
 
 type listener struct {
 	name   string
-	listen func(Heard) Answer
+	listen func(Heard) NoticeAnswer
 }
 
 // Add adds one until stop, and reports whether it is the only one.
-func (l *Listeners) Add(name string, listen func(Heard) Answer) (stop func(), first bool) {
+func (l *Listeners) Add(name string, listen func(Heard) NoticeAnswer) (stop func(), first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	one := &listener{name, listen}

@@ -7,19 +7,19 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/step"
 )
 
 // Errors of an acquire: there was no room, as a [FullError] says; nobody could decide; the slots were closed.
 var (
 	ErrFull        = errors.New("headgate: all slots are taken")
-	ErrUnavailable = fault.ErrUnavailable
-	ErrClosed      = fault.ErrClosed
+	ErrUnavailable = outage.ErrUnavailable
+	ErrClosed      = errors.New("headgate: the slots are closed")
 )
 
-// A Claim asks for a slot of a key.
-type Claim struct {
+// An Acquisition asks for a slot of a key.
+type Acquisition struct {
 	Name, Key string
 	Limit     int64 // slots that the key may hold
 	OneMore   bool  // with this one it may hold one more, unless the limit is 0
@@ -27,7 +27,7 @@ type Claim struct {
 }
 
 // Most returns how many slots the key may hold with this one.
-func (c *Claim) Most() int64 {
+func (c *Acquisition) Most() int64 {
 	if c.OneMore && c.Limit > 0 {
 		return c.Limit + 1
 	}
@@ -71,10 +71,10 @@ func (*FullError) Is(target error) bool { return target == ErrFull }
 // Unwrap returns the cause.
 func (e *FullError) Unwrap() error { return e.Cause }
 
-// A Store counts slots. It is safe for concurrent use. Errors have no keys.
-type Store interface {
+// A Registry counts slots. It is safe for concurrent use. Errors have no keys.
+type Registry interface {
 	// Acquire acquires a slot. A refusal is a FullError, also if the context ends a wait in which the store has answered.
-	Acquire(ctx context.Context, c Claim) (Grant, error)
+	Acquire(ctx context.Context, c Acquisition) (Grant, error)
 	// Count returns how many slots the key holds in all processes.
 	Count(ctx context.Context, name, key string) (int64, error)
 	// Close gives back all slots of a name that this store has granted, or of all names if it is "". A later Release of

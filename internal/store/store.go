@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 
-	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/step"
 )
 
-// A Store keeps the states of keys. It is safe for concurrent use.
-type Store interface {
+// Rates keep the states of keys, and decide. They are safe for concurrent use.
+type Rates interface {
 	// Prepare is called once for the policies of each limiter that is made, before anything is asked about them.
 	// Its error is a fault of the configuration: those that it joins have a line each.
 	Prepare(policies []step.Policy) error
@@ -23,7 +23,7 @@ type Store interface {
 
 var (
 	// ErrUnavailable is wrapped by the error of a store whose server is away, and which is told to fail then.
-	ErrUnavailable = fault.ErrUnavailable
+	ErrUnavailable = outage.ErrUnavailable
 
 	// ErrNever is the error of a wait for what is never admitted.
 	ErrNever = errors.New("headgate: no waiting would admit that many units")

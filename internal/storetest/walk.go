@@ -14,7 +14,7 @@ import (
 
 // A Subject is a store under test.
 type Subject struct {
-	Store store.Store
+	Store store.Rates
 	Sleep func(time.Duration) // by its clock, about
 	Skip  func(step.Numbers) bool
 

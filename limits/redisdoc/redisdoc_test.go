@@ -93,7 +93,7 @@ func TestPushWaits(t *testing.T) {
 		t.Logf("four servers have the document after %v", took.Round(time.Millisecond))
 	}
 	books[0].Close() // whoever leaves is not waited for
-	s := docstore.Store{Client: c, Key: key}
+	s := docstore.Location{Client: c, Key: key}
 	if all, err := s.Servers(t.Context()); err != nil || len(all) != 3 {
 		t.Error(all, err)
 	}
@@ -125,7 +125,7 @@ func TestRefusal(t *testing.T) {
 // Of many who write at once in the place of one version, one wins; and nothing is lost of the chain of those who won.
 func TestTwoWriters(t *testing.T) {
 	c := client(t)
-	ctx, s := t.Context(), docstore.Store{Client: c, Key: "writers:limits"}
+	ctx, s := t.Context(), docstore.Location{Client: c, Key: "writers:limits"}
 	if err := s.Write(ctx, text(0), ""); err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestTwoWriters(t *testing.T) {
 	var done sync.WaitGroup
 	for w := range 4 {
 		done.Go(func() {
-			s := docstore.Store{Client: c, Key: s.Key}
+			s := docstore.Location{Client: c, Key: s.Key}
 			for i := range 200 {
 				_, was, err := s.Read(ctx)
 				if err != nil {

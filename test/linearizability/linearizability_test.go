@@ -20,6 +20,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/redisrates"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/internal/step"
@@ -31,7 +32,7 @@ var histories = flag.Int("histories", 400, "how many random histories are checke
 // A world is where a history takes place.
 type world struct {
 	// stores have the same state, each as if in a process of its own.
-	stores func(t *testing.T) []store.Store
+	stores func(t *testing.T) []store.Rates
 
 	// bubble means that the time is that of a bubble of package synctest, which passes only
 	// between operations. Otherwise it is real.
@@ -88,12 +89,12 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-func inMemory(*testing.T) []store.Store { return []store.Store{memory.New(0)} }
+func inMemory(*testing.T) []store.Rates { return []store.Rates{memory.New(0)} }
 
-func inRedis(addr string, processes int, remembered time.Duration, bubble bool) func(*testing.T) []store.Store {
-	return func(t *testing.T) (stores []store.Store) {
+func inRedis(addr string, processes int, remembered time.Duration, bubble bool) func(*testing.T) []store.Rates {
+	return func(t *testing.T) (stores []store.Rates) {
 		c := redisrates.Config{
-			Failure: redisrates.Closed, Timeout: 20 * time.Second, RefusalTTL: remembered, Prefix: strconv.FormatUint(rand.Uint64(), 36),
+			Failure: outage.FailClosed, Timeout: 20 * time.Second, RefusalTTL: remembered, Prefix: strconv.FormatUint(rand.Uint64(), 36),
 		}
 		for range processes {
 			client := redis.NewClient(&redis.Options{
@@ -219,7 +220,7 @@ func (r *recorder) returned(store int, called int64, in *input, out *output) {
 }
 
 // history lets callers operate on keys at the same time, each through one of the stores.
-func (w world) history(t *testing.T, rng *rand.Rand, stores []store.Store, name string) []porcupine.Operation {
+func (w world) history(t *testing.T, rng *rand.Rand, stores []store.Rates, name string) []porcupine.Operation {
 	const callers = 4
 	var r recorder
 	var all sync.WaitGroup
@@ -268,7 +269,7 @@ type caller struct {
 
 	rng    *rand.Rand
 	number int
-	store  store.Store
+	store  store.Rates
 	plans  [][]step.Policy
 	held   [][]step.Cell // to settle
 

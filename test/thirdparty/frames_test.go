@@ -19,15 +19,15 @@ import (
 
 // A counted is a store that counts the units that it admits.
 type counted struct {
-	store.Store
+	store.Rates
 
 	n atomic.Int64
 }
 
-func (c *counted) Backend() *backend.Store { return &backend.Store{Rates: c} }
+func (c *counted) Backend() *backend.Stores { return &backend.Stores{Rates: c} }
 
 func (c *counted) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (bool, error) {
-	allowed, err := c.Store.Ask(ctx, mode, cells)
+	allowed, err := c.Rates.Ask(ctx, mode, cells)
 	if err == nil && allowed && mode == step.Allow {
 		c.n.Add(cells[0].N)
 	}
@@ -64,7 +64,7 @@ func FuzzLibraries(f *testing.F) {
 	const far = 1 << 40
 	stores := make([]*counted, units)
 	for i := range stores {
-		stores[i] = &counted{Store: new(core.MemoryStore).Backend().Rates}
+		stores[i] = &counted{Rates: new(core.MemoryStore).Backend().Rates}
 	}
 	slots := core.NewSlots(new(core.MemoryStore), "ws", core.NoLimit)
 	rules := []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Everyone()}}

@@ -90,7 +90,7 @@ var mounts = []mount{
 
 // A tally counts what a store of slots grants and gets back.
 type tally struct {
-	slots.Store
+	slots.Registry
 
 	granted, released atomic.Int64
 }
@@ -101,8 +101,8 @@ type tallied struct {
 	t *tally
 }
 
-func (t *tally) Acquire(ctx context.Context, c slots.Claim) (slots.Grant, error) {
-	g, err := t.Store.Acquire(ctx, c)
+func (t *tally) Acquire(ctx context.Context, c slots.Acquisition) (slots.Grant, error) {
+	g, err := t.Registry.Acquire(ctx, c)
 	if err == nil {
 		t.granted.Add(1)
 		g.Hold = tallied{g.Hold, t}
@@ -130,7 +130,7 @@ type site struct {
 func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocketmw.Config) *site {
 	t.Helper()
 	memory := new(core.MemoryStore)
-	s := &site{t: t, store: &tally{Store: memory.Backend().Slots}, closed: make(chan error, 1000), secure: secure}
+	s := &site{t: t, store: &tally{Registry: memory.Backend().Slots}, closed: make(chan error, 1000), secure: secure}
 	if config.Rules == nil {
 		config.Rules = make([]websocketmw.Rule, 1)
 	}
@@ -157,7 +157,7 @@ func newSite(t *testing.T, m mount, h http.Handler, secure bool, config websocke
 
 type tallies struct{ t *tally }
 
-func (s tallies) Backend() *backend.Store { return &backend.Store{Slots: s.t} }
+func (s tallies) Backend() *backend.Stores { return &backend.Stores{Slots: s.t} }
 
 // balanced fails unless all slots that were granted have been released.
 func (s *site) balanced() {

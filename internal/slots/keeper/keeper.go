@@ -16,18 +16,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/step"
-)
-
-// A Failure says who decides while the server is away.
-type Failure int
-
-// FailLocal: this process alone. FailOpen: all are granted. FailClosed: nobody.
-const (
-	FailLocal Failure = iota
-	FailOpen
-	FailClosed
 )
 
 var errCrowd = errors.New("headgate: too many acquires wait for the store")
@@ -37,7 +28,7 @@ type Config struct {
 	TTL     time.Duration // a process is dead after that long without beats
 	Timeout time.Duration // of a call
 	Shards  int           // parts of the server that fail independently
-	Failure Failure
+	Failure outage.Failure
 	Servers int // of the service: under FailLocal the limits are divided by it; below 2: what others held last counts
 
 	// Each may be nil. The keeper holds no lock meanwhile.
@@ -115,8 +106,8 @@ type hold struct {
 	lost  <-chan struct{}
 }
 
-// Acquire acquires a slot, as [slots.Store] says. While the server is away, the Failure of the Config decides.
-func (k *Keeper) Acquire(ctx context.Context, c slots.Claim) (slots.Grant, error) {
+// Acquire acquires a slot, as [slots.Registry] says. While the server is away, the Failure of the Config decides.
+func (k *Keeper) Acquire(ctx context.Context, c slots.Acquisition) (slots.Grant, error) {
 	if ctx.Err() != nil {
 		return slots.Grant{}, context.Cause(ctx)
 	}

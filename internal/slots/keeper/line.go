@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/step"
 )
@@ -21,7 +22,7 @@ import (
 //
 // Who goes after having stood in line is full, as it was refused; who goes before was told nothing. A line is woken when this process releases a slot of the key, and from time to time for those that others release.
 type waiter struct {
-	claim  slots.Claim
+	claim  slots.Acquisition
 	most   int64 // of the claim
 	name   *openName
 	entry  *entry
@@ -245,10 +246,10 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 	e := w.entry
 	limit, source, others := w.claim.Limit, step.SourceLocal, int64(0)
 	switch n := int64(k.config.Servers); {
-	case k.config.Failure == FailClosed:
+	case k.config.Failure == outage.FailClosed:
 		k.answer(w, slots.Grant{}, unavailable(err))
 		return
-	case k.config.Failure == FailOpen:
+	case k.config.Failure == outage.FailOpen:
 		k.hold(w, limit, step.SourceOpen)
 		return
 	case n > 1:

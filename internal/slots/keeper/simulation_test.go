@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/step"
 )
@@ -145,7 +146,7 @@ func (w *world) span(most time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(most)))
 }
 
-func (w *world) process(failure Failure) *machine {
+func (w *world) process(failure outage.Failure) *machine {
 	p := &machine{w: w, asked: make(map[string]int), endings: make(map[string][]*ending), newest: make(map[string]int64)}
 	p.k = New(p, Config{TTL: simTTL, Timeout: simTimeout, Shards: simShards, Failure: failure, Servers: simServers, Lost: func(int64) {
 		p.mu.Lock()
@@ -353,7 +354,7 @@ func (p *machine) crowd(until time.Time) {
 	for i := range simCrowd {
 		all.Go(func() {
 			for n := 0; time.Now().Before(until); n++ {
-				claim := slots.Claim{Name: "ws", Key: fmt.Sprintf("%c%d", 'x'+i%simShards, n*simCrowd+i), Limit: 1}
+				claim := slots.Acquisition{Name: "ws", Key: fmt.Sprintf("%c%d", 'x'+i%simShards, n*simCrowd+i), Limit: 1}
 				h, _, err := p.k.take(p.w.t.Context(), claim)
 				switch {
 				case h != nil:
@@ -380,7 +381,7 @@ func (p *machine) acquire(key string, limit, queue int) (h *hold, s *stay) {
 		ctx, cancel = context.WithTimeout(ctx, w.span(2*time.Second))
 	}
 	defer cancel()
-	h, _, err := p.k.take(ctx, slots.Claim{Name: "ws", Key: key, Limit: int64(limit), Queue: queue})
+	h, _, err := p.k.take(ctx, slots.Acquisition{Name: "ws", Key: key, Limit: int64(limit), Queue: queue})
 	var full *slots.FullError
 	w.set(func() {
 		longest := simTTL
@@ -681,7 +682,7 @@ func (w *world) live(t *testing.T) {
 	var ps []*machine
 	var actors sync.WaitGroup
 	for i := range simServers {
-		p := w.process(map[bool]Failure{true: FailLocal, false: FailClosed}[w.kind == "late"])
+		p := w.process(map[bool]outage.Failure{true: outage.FailLocal, false: outage.FailClosed}[w.kind == "late"])
 		p.name = fmt.Sprint("process ", i)
 		ps = append(ps, p)
 	}
@@ -689,7 +690,7 @@ func (w *world) live(t *testing.T) {
 		w.startWhileAway(ps, &actors)
 		for _, p := range ps {
 			p.k.mu.Lock()
-			p.k.config.Failure = FailClosed
+			p.k.config.Failure = outage.FailClosed
 			p.k.mu.Unlock()
 		}
 		start = time.Now()
@@ -700,7 +701,7 @@ func (w *world) live(t *testing.T) {
 	for i, p := range ps {
 		anchors.Go(func() {
 			for !p.dead() {
-				if h, _, err := p.k.take(t.Context(), slots.Claim{Name: "ws", Key: fmt.Sprint("9", i), Limit: 1}); err == nil {
+				if h, _, err := p.k.take(t.Context(), slots.Acquisition{Name: "ws", Key: fmt.Sprint("9", i), Limit: 1}); err == nil {
 					<-over
 					h.Release()
 					return
@@ -738,7 +739,7 @@ func (w *world) rest(t *testing.T) {
 	start := time.Now()
 	var ps []*machine
 	for i := range simServers {
-		p := w.process(FailClosed)
+		p := w.process(outage.FailClosed)
 		p.name = fmt.Sprint("process ", i)
 		ps = append(ps, p)
 	}
@@ -811,7 +812,7 @@ func (w *world) finish(ps []*machine, start time.Time, leave func()) {
 	for key := range w.held {
 		come := time.Now()
 		for h := (*hold)(nil); h == nil; time.Sleep(simTTL / 10) {
-			if h, _, _ = ps[0].k.take(t.Context(), slots.Claim{Name: "ws", Key: key, Limit: 1}); h != nil {
+			if h, _, _ = ps[0].k.take(t.Context(), slots.Acquisition{Name: "ws", Key: key, Limit: 1}); h != nil {
 				h.Release()
 			} else if time.Since(come) > 3*simTTL {
 				w.set(func() { w.fault("key %s is full although nobody holds it: %v", key, w.server.keys[key]) })
@@ -852,12 +853,12 @@ func (w *world) startWhileAway(ps []*machine, actors *sync.WaitGroup) {
 	for _, p := range ps {
 		for _, key := range simAllKeys[:simKeys] {
 			from := time.Now()
-			h, source, err := p.k.take(w.t.Context(), slots.Claim{Name: "ws", Key: key, Limit: simLimit})
+			h, source, err := p.k.take(w.t.Context(), slots.Acquisition{Name: "ws", Key: key, Limit: simLimit})
 			if h == nil || source != step.SourceLocal {
 				w.set(func() { w.fault("not granted by its share: %v", err) })
 				continue
 			}
-			if _, _, err := p.k.take(w.t.Context(), slots.Claim{Name: "ws", Key: key, Limit: simLimit}); !errors.Is(err, slots.ErrFull) {
+			if _, _, err := p.k.take(w.t.Context(), slots.Acquisition{Name: "ws", Key: key, Limit: simLimit}); !errors.Is(err, slots.ErrFull) {
 				w.set(func() { w.fault("granted above its share: %v", err) })
 			}
 			w.hold(p, key, h)
@@ -926,7 +927,7 @@ func (k *Keeper) entriesLeft() (n int) {
 }
 
 // take is Acquire, and says what granted the slot.
-func (k *Keeper) take(ctx context.Context, c slots.Claim) (*hold, step.Source, error) {
+func (k *Keeper) take(ctx context.Context, c slots.Acquisition) (*hold, step.Source, error) {
 	g, err := k.Acquire(ctx, c)
 	h, _ := g.Hold.(*hold)
 	return h, g.Source, err

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/step"
 )
@@ -80,16 +81,16 @@ func newServer(latency time.Duration) *testServer {
 	return &testServer{model: newModel(), latency: latency}
 }
 
-func (s *testServer) keeper(f Failure) (*Keeper, *wire) {
+func (s *testServer) keeper(f outage.Failure) (*Keeper, *wire) {
 	w := &wire{testServer: s}
 	return New(w, Config{TTL: simTTL, Timeout: simTimeout * 5, Shards: 1, Failure: f}), w
 }
 
-func claim(limit int64, queue int) slots.Claim {
-	return slots.Claim{Name: "ws", Key: "key", Limit: limit, Queue: queue}
+func claim(limit int64, queue int) slots.Acquisition {
+	return slots.Acquisition{Name: "ws", Key: "key", Limit: limit, Queue: queue}
 }
 
-func acquires(t *testing.T, k *Keeper, c slots.Claim) slots.Grant {
+func acquires(t *testing.T, k *Keeper, c slots.Acquisition) slots.Grant {
 	t.Helper()
 	g, err := k.Acquire(t.Context(), c)
 	if err != nil {
@@ -112,9 +113,9 @@ func TestWaitThatEndsIsFull(t *testing.T) {
 
 func testWaits(t *testing.T, latency time.Duration, silent bool) {
 	s := newServer(latency)
-	holder, _ := s.keeper(FailClosed)
+	holder, _ := s.keeper(outage.FailClosed)
 	h := acquires(t, holder, claim(1, 0))
-	k, w := s.keeper(FailClosed)
+	k, w := s.keeper(outage.FailClosed)
 	if _, err := k.Acquire(t.Context(), claim(1, 0)); !errors.Is(err, slots.ErrFull) {
 		t.Fatal(err)
 	}
@@ -164,7 +165,7 @@ func testWaits(t *testing.T, latency time.Duration, silent bool) {
 func TestLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(time.Millisecond)
-		k, _ := s.keeper(FailClosed)
+		k, _ := s.keeper(outage.FailClosed)
 		h := acquires(t, k, claim(1, 0))
 		var mu sync.Mutex
 		var order []int
@@ -222,7 +223,7 @@ type contest struct {
 func (c *contest) add(callers int) *crew {
 	ctx, stop := context.WithCancel(c.t.Context())
 	one := &crew{stop: stop}
-	one.k, one.wire = c.keeper(FailClosed)
+	one.k, one.wire = c.keeper(outage.FailClosed)
 	c.mu.Lock()
 	c.crews = append(c.crews, one)
 	c.mu.Unlock()
@@ -377,12 +378,12 @@ func TestNothingIsLeftForTheDead(t *testing.T) {
 func TestKeysOfAnOutageAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(time.Millisecond)
-		k, w := s.keeper(FailLocal)
+		k, w := s.keeper(outage.FailLocal)
 		acquires(t, k, claim(9, 0))
 		w.set(func() { w.cut = true })
 		time.Sleep(2 * simTTL)
 		for i := range 10_000 {
-			h := acquires(t, k, slots.Claim{Name: "ws", Key: fmt.Sprint(i), Limit: 1})
+			h := acquires(t, k, slots.Acquisition{Name: "ws", Key: fmt.Sprint(i), Limit: 1})
 			if h.Source != step.SourceLocal {
 				t.Fatal("granted by nobody")
 			}
@@ -411,15 +412,15 @@ func TestKeysOfAnOutageAreForgotten(t *testing.T) {
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(time.Millisecond)
-		k, w := s.keeper(FailClosed)
+		k, w := s.keeper(outage.FailClosed)
 		var all []slots.Grant
 		for i := range 300 {
-			all = append(all, acquires(t, k, slots.Claim{Name: "a", Key: fmt.Sprint("a", i), Limit: 1}))
-			acquires(t, k, slots.Claim{Name: "b", Key: fmt.Sprint("b", i), Limit: 1})
+			all = append(all, acquires(t, k, slots.Acquisition{Name: "a", Key: fmt.Sprint("a", i), Limit: 1}))
+			acquires(t, k, slots.Acquisition{Name: "b", Key: fmt.Sprint("b", i), Limit: 1})
 		}
 		waits := make(chan error)
 		go func() {
-			_, err := k.Acquire(t.Context(), slots.Claim{Name: "a", Key: "a1", Limit: 1, Queue: 1})
+			_, err := k.Acquire(t.Context(), slots.Acquisition{Name: "a", Key: "a1", Limit: 1, Queue: 1})
 			waits <- err
 		}()
 		time.Sleep(simTTL)
@@ -436,12 +437,12 @@ func TestClose(t *testing.T) {
 				t.Errorf("%d keys are left", n)
 			}
 		})
-		again := acquires(t, k, slots.Claim{Name: "a", Key: "a1", Limit: 1})
+		again := acquires(t, k, slots.Acquisition{Name: "a", Key: "a1", Limit: 1})
 		for _, h := range all {
 			h.Release()
 		}
-		other, _ := s.keeper(FailClosed)
-		if _, err := other.Acquire(t.Context(), slots.Claim{Name: "a", Key: "a1", Limit: 1}); !errors.Is(err, slots.ErrFull) {
+		other, _ := s.keeper(outage.FailClosed)
+		if _, err := other.Acquire(t.Context(), slots.Acquisition{Name: "a", Key: "a1", Limit: 1}); !errors.Is(err, slots.ErrFull) {
 			t.Error(err)
 		}
 		again.Release()
@@ -463,9 +464,9 @@ func TestClose(t *testing.T) {
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(time.Millisecond)
-		k, w := s.keeper(FailClosed)
+		k, w := s.keeper(outage.FailClosed)
 		for i := range 100 {
-			acquires(t, k, slots.Claim{Name: "ws", Key: fmt.Sprint(i), Limit: 1})
+			acquires(t, k, slots.Acquisition{Name: "ws", Key: fmt.Sprint(i), Limit: 1})
 		}
 		time.Sleep(2 * simTTL)
 		for range 3 {
@@ -485,7 +486,7 @@ func TestSweep(t *testing.T) {
 // No more than a bounded number of acquires wait for a server. What is more is no outage, so no Failure grants it: nobody
 // knows whether it is above a limit.
 func TestAsking(t *testing.T) {
-	for _, failure := range []Failure{FailLocal, FailOpen, FailClosed} {
+	for _, failure := range []outage.Failure{outage.FailLocal, outage.FailOpen, outage.FailClosed} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer(0)
 			k, w := s.keeper(failure)
@@ -494,12 +495,12 @@ func TestAsking(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range maxAsking {
 				all.Go(func() {
-					g, err := k.Acquire(t.Context(), slots.Claim{Name: "ws", Key: fmt.Sprint(i % 100), Limit: 1})
+					g, err := k.Acquire(t.Context(), slots.Acquisition{Name: "ws", Key: fmt.Sprint(i % 100), Limit: 1})
 					switch {
-					case err == nil && failure != FailClosed:
+					case err == nil && failure != outage.FailClosed:
 						g.Release()
-					case errors.Is(err, slots.ErrFull) && failure == FailLocal:
-					case errors.Is(err, slots.ErrUnavailable) && failure == FailClosed:
+					case errors.Is(err, slots.ErrFull) && failure == outage.FailLocal:
+					case errors.Is(err, slots.ErrUnavailable) && failure == outage.FailClosed:
 					default:
 						t.Error(err)
 					}
@@ -507,7 +508,7 @@ func TestAsking(t *testing.T) {
 			}
 			synctest.Wait()
 			start := time.Now()
-			_, err := k.Acquire(t.Context(), slots.Claim{Name: "ws", Key: "one more", Limit: 1})
+			_, err := k.Acquire(t.Context(), slots.Acquisition{Name: "ws", Key: "one more", Limit: 1})
 			if !errors.Is(err, slots.ErrUnavailable) || time.Since(start) > 0 {
 				t.Error(failure, err, time.Since(start))
 			}
@@ -529,11 +530,11 @@ func TestAsking(t *testing.T) {
 func TestNothingIsKeptOfALimitOfZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(time.Millisecond)
-		for _, failure := range []Failure{FailLocal, FailOpen, FailClosed} {
+		for _, failure := range []outage.Failure{outage.FailLocal, outage.FailOpen, outage.FailClosed} {
 			k, w := s.keeper(failure)
 			refuse := func() {
 				for i := range 1000 {
-					c := slots.Claim{Name: "ws", Key: fmt.Sprint(i), Limit: -int64(i % 2), OneMore: i%3 == 0, Queue: i % 5}
+					c := slots.Acquisition{Name: "ws", Key: fmt.Sprint(i), Limit: -int64(i % 2), OneMore: i%3 == 0, Queue: i % 5}
 					_, err := k.Acquire(t.Context(), c)
 					var full *slots.FullError
 					if !errors.As(err, &full) || full.Limit != 0 || full.Source != step.SourceStore {
@@ -562,13 +563,13 @@ func TestChangedMayAcquire(t *testing.T) {
 		w := &wire{testServer: newServer(time.Millisecond)}
 		acquired := make(chan error, 1)
 		var k *Keeper
-		k = New(w, Config{TTL: simTTL, Timeout: simTimeout, Shards: 1, Failure: FailLocal, Changed: func(reason error) {
+		k = New(w, Config{TTL: simTTL, Timeout: simTimeout, Shards: 1, Failure: outage.FailLocal, Changed: func(reason error) {
 			if reason == nil {
 				_, err := k.Acquire(t.Context(), claim(1, 0))
 				acquired <- err
 			}
 		}})
-		h := acquires(t, k, slots.Claim{Name: "ws", Key: "other", Limit: 1})
+		h := acquires(t, k, slots.Acquisition{Name: "ws", Key: "other", Limit: 1})
 		w.set(func() { w.cut = true })
 		time.Sleep(2 * simTTL)
 		h.Release()
@@ -605,7 +606,7 @@ func (s *slowBeats) Beat(ctx context.Context, b *Beat) error {
 func TestBeatOfAnEarlierIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slowBeats{wire: &wire{testServer: newServer(0)}}
-		k := New(s, Config{TTL: simTTL, Timeout: simBeat, Shards: 1, Failure: FailClosed})
+		k := New(s, Config{TTL: simTTL, Timeout: simBeat, Shards: 1, Failure: outage.FailClosed})
 		acquires(t, k, claim(3, 0))
 		s.set(func() { s.pause = simBeat / 2 })
 		time.Sleep(simBeat + simBeat/4) // a beat was executed, and its answer is on its way

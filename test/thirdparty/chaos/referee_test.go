@@ -227,7 +227,7 @@ func (r *referee) forget() {
 
 // A refereed store tells the referee what it grants.
 type refereed struct {
-	slots.Store
+	slots.Registry
 
 	count atomic.Int64 // of grants
 	held  atomic.Int64
@@ -253,10 +253,10 @@ func (s *refereed) tell(words ...any) {
 	_, _ = s.in.ReadString('\n')
 }
 
-func (s *refereed) Backend() *backend.Store { return &backend.Store{Slots: s} }
+func (s *refereed) Backend() *backend.Stores { return &backend.Stores{Slots: s} }
 
-func (s *refereed) Acquire(ctx context.Context, c slots.Claim) (slots.Grant, error) {
-	g, err := s.Store.Acquire(ctx, c)
+func (s *refereed) Acquire(ctx context.Context, c slots.Acquisition) (slots.Grant, error) {
+	g, err := s.Registry.Acquire(ctx, c)
 	if err != nil {
 		return g, err
 	}

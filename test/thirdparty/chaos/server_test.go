@@ -81,7 +81,7 @@ func serve(args []string) error {
 	if err != nil {
 		return err
 	}
-	honest.Store = opened.Backend().Slots
+	honest.Registry = opened.Backend().Slots
 	slots := core.NewSlots(honest, "ws", int64(s.limit))
 	guard, err := websocketmw.New(websocketmw.Config{Rules: []websocketmw.Rule{{Slots: slots, Key: keyfuncs.Header(userField)}}})
 	if err != nil {

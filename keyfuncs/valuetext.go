@@ -1,5 +1,4 @@
-// Package keytext has the texts of values that are charged.
-package keytext
+package keyfuncs
 
 import (
 	"fmt"
@@ -7,12 +6,12 @@ import (
 	"strconv"
 )
 
-// Of returns the text of a value, which is empty for nil, and whether its type has one: strings,
+// textOf returns the text of a value, which is empty for nil, and whether its type has one: strings,
 // integers, and [fmt.Stringer].
 //
 // The String method of a string type is not called, because such methods often hide
 // secrets, and all secrets would have the same key.
-func Of(value any) (text string, ok bool) {
+func textOf(value any) (text string, ok bool) {
 	v := reflect.ValueOf(value)
 	switch v.Kind() {
 	case reflect.Invalid:

@@ -1,0 +1,87 @@
+package core
+
+import (
+	"context"
+
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/slots"
+	"github.com/headgate/headgate/internal/store"
+)
+
+// The names in this file are sealed: they have internal types, so only packages of headgate can use them.
+
+// Backend returns the stores.
+func (m *MemoryStore) Backend() *backend.Stores {
+	m.once.Do(func() {
+		rates := memory.New(m.MaxBytes)
+		m.backend = &backend.Stores{Rates: rates, Memory: rates, Slots: new(slots.Memory)}
+		for _, o := range m.Observers {
+			m.backend.Observer = m.backend.Observer.And(o.Backend(nil))
+		}
+		if o := m.backend.Observer; o != nil && o.Memory != nil {
+			o.Memory(rates.Use)
+		}
+	})
+	return m.backend
+}
+
+// Backend returns what is behind the limiter.
+func (l *Limiter) Backend() *backend.Limiter { return l.backend }
+
+// Backend returns what is behind the slots.
+func (s *Slots) Backend() *backend.SlotLimit { return s.backend }
+
+// Backend returns what is behind a decision. If from is not nil, d becomes its decision.
+func (d *Decision) Backend(from *backend.Decision) *backend.Decision {
+	if from != nil {
+		d.backend = *from
+		d.total(nil)
+	}
+	return &d.backend
+}
+
+// Backend returns what stores call: what package stats has set with from, or else the
+// functions above.
+func (o *Observer) Backend(from *store.Observer) *store.Observer {
+	if o == nil {
+		return nil
+	}
+	if from != nil {
+		o.backend = from
+	}
+	if o.backend != nil {
+		return o.backend
+	}
+	hooks := &store.Observer{Timed: o.Decided != nil || o.Acquired != nil, Released: o.Released, Changed: o.Changed}
+	if o.Decided != nil {
+		hooks.Decided = func(ctx context.Context, e store.DecisionEvent) {
+			source := source(e.Source, e.Err)
+			o.Decided(ctx, DecisionEvent{e.Limiter, e.Policy, e.Units, e.Allowed, e.ObserveOnly, source, e.Took, e.Err, e.Key})
+		}
+	}
+	if o.Settled != nil {
+		hooks.Settled = func(ctx context.Context, e store.SettleEvent) { o.Settled(ctx, SettleEvent(e)) }
+	}
+	if o.Acquired != nil {
+		hooks.Acquired = func(ctx context.Context, e store.SlotEvent) {
+			o.Acquired(ctx, SlotEvent{e.Slots, e.Granted, e.ObserveOnly, source(e.Source, e.Err), e.Took, e.Err, e.Key})
+		}
+	}
+	return hooks
+}
+
+// Documented returns a limiter whose policies are those of a limit of a document. It is for package limits.
+func Documented(s Store, b backend.Book, limit int, name string) *Limiter {
+	r := &root{shared: backend.NewShared(s.Backend(), name), document: &documented{book: b, limit: limit}}
+	r.document.plans.Store(&map[string]*Limiter{})
+	r.standard = &Limiter{root: r, backend: r.shared.Documented(b, limit, "")}
+	return r.standard
+}
+
+// DocumentedSlots returns the slots of that name in a document. It is for package limits.
+func DocumentedSlots(s Store, b backend.Book, inBook int, name string) *Slots {
+	r := &slotsRoot{}
+	r.standard = &Slots{r, backend.NewDocumentedSlotLimit(s.Backend(), b, inBook, name)}
+	return r.standard
+}
