@@ -155,7 +155,7 @@ func New(c Config) (*Guard, error) {
 		g.settles = g.settles || r.Settle != nil
 		g.costs = g.costs || r.Settle != nil || r.Cost != nil
 		g.observes = g.observes || r.ObserveOnly
-		g.rules.Service = g.rules.Service || r.Service
+		g.rules.HasService = g.rules.HasService || r.Service
 		g.rules.Rates = append(g.rules.Rates, engine.RateRule{
 			Rule:    engine.Rule{Key: r.Key, Plan: r.Plan, Skip: r.Skip, Service: r.Service, ObserveOnly: r.ObserveOnly},
 			Limiter: r.Limiter, Cost: r.Cost, Settles: r.Settle != nil,

@@ -44,7 +44,7 @@ func XRateLimitFields(h http.Header, v *Verdict) {
 	a := v.admission()
 	for i := range a.Answers() {
 		d := a.At(i)
-		if d.Limiter != v.Limiter || !a.Full && d.Policy != a.Decision.Totals().Decider.Name || a.Hides(&d) {
+		if d.Limiter != v.Limiter || a.Stage != engine.SlotsFull && d.Policy != a.Decision.Totals().Decider.Name || a.Hides(&d) {
 			continue
 		}
 		h.Set("X-Ratelimit-Limit", integer(d.Limit))
@@ -77,7 +77,7 @@ func (p *page) fields(h http.Header, a *engine.Admission, prepared *prepared, fi
 // rateLimit is RateLimitFields. What is prepared is used if all rates took part under their default plans.
 func (p *page) rateLimit(h http.Header, a *engine.Admission, prepared *prepared) {
 	empty := len(h) == 0
-	if a.Asked && !a.Returned && a.Plain && prepared != nil && len(a.Claims) == 0 && (a.Decision.Known() || prepared.blocked) {
+	if a.Stage == engine.Answered && a.Plain && prepared != nil && len(a.Claims) == 0 && (a.Decision.Known() || prepared.blocked) {
 		if prepared.policies == "" {
 			return
 		}

@@ -36,7 +36,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			g.observe(r, &a, false)
 			refuse(w, r, &a, g.prepared, g.config.Fields, g.config.OnRefused)
 		case g.plain:
-			if a.Asked {
+			if a.Stage == engine.Answered {
 				g.observe(r, &a, false)
 			}
 			g.fields(w.Header(), &a)
@@ -114,7 +114,7 @@ func passageOf(ctx context.Context) *passage {
 func (p *passage) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	g, a, rec, returned := p.guard, &p.admission, (*record.Recorder)(nil), false
 	defer func() { p.end(r, rec, returned) }()
-	if a.Asked || len(a.Claims) > 0 {
+	if a.Stage == engine.Answered || len(a.Claims) > 0 {
 		g.observe(r, a, false)
 	}
 	if g.observes {

@@ -60,7 +60,7 @@ func documentOf(a *engine.Admission, prepared *prepared) problem.Document {
 	if a.Status != http.StatusTooManyRequests {
 		return problem.Blank(a.Status)
 	}
-	if a.Full {
+	if a.Stage == engine.SlotsFull {
 		return problem.QuotaExceeded(a.Limiter)
 	}
 	if a.Plain && prepared != nil && len(prepared.all) == 1 {

@@ -56,7 +56,7 @@ func (v *Verdict) fill(from **engine.Admission, observeOnly bool) {
 	a := *from
 	*v = Verdict{Status: a.Status, Limiter: a.Limiter, ObserveOnly: observeOnly, Err: a.Err, from: from}
 	v.Decision.Backend(&a.Decision)
-	if !a.Full && a.Err == nil {
+	if a.Stage != engine.SlotsFull && a.Err == nil {
 		v.Policy = v.Decision.Policy
 	}
 	if a.RetryAfter != core.Never {

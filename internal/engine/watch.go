@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	pause = time.Minute // between two records of one reason
-	looks = 1000        // forwarded requests that are compared with their proxy
+	recordPause = time.Minute // between two records of one reason
+	maxCompared = 1000        // forwarded requests whose key is compared with the address of their proxy
 )
 
 // A Watch tells the operator why there is no decision about requests, at most once a minute for each reason, and once
 // that a key is the address of a proxy, which all clients share. No record has a key.
 type Watch struct {
-	guard   string
-	logger  *slog.Logger
-	silent  bool // the program observes each verdict
-	address keyfuncs.Func
-	looked  atomic.Int32
+	guard       string
+	logger      *slog.Logger
+	silent      bool // the program observes each verdict
+	peerAddress keyfuncs.Func
+	compared    atomic.Int32
 
 	mu      sync.Mutex
-	reasons map[reason]*refusals
+	reasons map[reason]*unrecorded
 }
 
 type reason struct {
@@ -37,14 +37,18 @@ type reason struct {
 	status  int
 }
 
-type refusals struct {
-	requests int64 // since the last record
-	next     time.Time
+// Unrecorded are the requests of one reason since its last record.
+type unrecorded struct {
+	requests   int64
+	nextRecord time.Time
 }
 
 // NewWatch returns a Watch of a guard. A nil logger means slog.Default, as of when there is a record.
 func NewWatch(guard string, logger *slog.Logger, silent bool) *Watch {
-	return &Watch{guard: guard, logger: logger, silent: silent, address: keyfuncs.RemoteAddr(), reasons: make(map[reason]*refusals)}
+	return &Watch{
+		guard: guard, logger: logger, silent: silent,
+		peerAddress: keyfuncs.RemoteAddr(), reasons: make(map[reason]*unrecorded),
+	}
 }
 
 func (w *Watch) warn(text string, attrs ...any) {
@@ -61,19 +65,8 @@ func (w *Watch) Undecided(limiter string, status int, observeOnly bool, err erro
 	if w.silent {
 		return
 	}
-	w.mu.Lock()
-	of := w.reasons[reason{limiter, status}]
-	if of == nil {
-		of = new(refusals)
-		w.reasons[reason{limiter, status}] = of
-	}
-	of.requests++
-	now, n := time.Now(), int64(0)
-	if !now.Before(of.next) {
-		n, of.requests, of.next = of.requests, 0, now.Add(pause)
-	}
-	w.mu.Unlock()
-	if n == 0 {
+	requests := w.due(reason{limiter, status})
+	if requests == 0 {
 		return
 	}
 	text := "there is no key, or it is malformed"
@@ -88,29 +81,54 @@ func (w *Watch) Undecided(limiter string, status int, observeOnly bool, err erro
 	if limiter != "" { // it is not about all rules together
 		attrs = append(attrs, slog.String("limit", limiter))
 	}
-	w.warn("there is no decision about requests", append(attrs, slog.Int("status", status),
-		slog.Bool("observe_only", observeOnly), slog.Int64("requests", n), slog.String("reason", text))...)
+	attrs = append(attrs, slog.Int("status", status), slog.Bool("observe_only", observeOnly),
+		slog.Int64("requests", requests), slog.String("reason", text))
+	w.warn("there is no decision about requests", attrs...)
 }
 
-// Key looks at the key of a request.
+// due counts a request, and returns how many a record is to tell of now: 0 if there was one less than a minute ago.
+func (w *Watch) due(why reason) (requests int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	waiting := w.reasons[why]
+	if waiting == nil {
+		waiting = new(unrecorded)
+		w.reasons[why] = waiting
+	}
+	waiting.requests++
+	now := time.Now()
+	if now.Before(waiting.nextRecord) {
+		return 0
+	}
+	requests = waiting.requests
+	waiting.requests = 0
+	waiting.nextRecord = now.Add(recordPause)
+	return requests
+}
+
+// Key looks whether the key of a request is the address of a proxy.
 func (w *Watch) Key(limiter string, r *http.Request, key string) {
-	if w.looked.Load() >= looks || len(r.Header["X-Forwarded-For"]) == 0 {
+	if w.compared.Load() >= maxCompared || len(r.Header["X-Forwarded-For"]) == 0 {
 		return
 	}
+	// From elsewhere, X-Forwarded-For is what anybody writes, and no sign of a proxy.
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
+	if err != nil || !isNear(peer.Addr().Unmap()) {
 		return
 	}
-	if a := peer.Addr().Unmap(); !a.IsPrivate() && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
-		return // X-Forwarded-For is what anybody writes
-	}
-	w.looked.Add(1)
-	address, err := w.address(r)
+	w.compared.Add(1)
+	address, err := w.peerAddress(r)
 	if err != nil || key != address && !strings.HasSuffix(key, ":"+address) {
 		return
 	}
-	if w.looked.Swap(looks) < looks {
-		w.warn("the key is the address of a proxy, so that all its clients share one limit: use keyfuncs.XForwardedFor with the networks of the proxies; or, if it is in use, a proxy forwards an element that is no address",
-			slog.String("limit", limiter))
+	if w.compared.Swap(maxCompared) < maxCompared { // nobody has told of it
+		w.warn("the key is the address of a proxy, so that all its clients share one limit: "+
+			"use keyfuncs.XForwardedFor with the networks of the proxies; "+
+			"or, if it is in use, a proxy forwards an element that is no address", slog.String("limit", limiter))
 	}
+}
+
+// isNear reports whether an address is of a network in which proxies are.
+func isNear(address netip.Addr) bool {
+	return address.IsPrivate() || address.IsLoopback() || address.IsLinkLocalUnicast()
 }

@@ -1,0 +1,108 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/fault"
+	"github.com/headgate/headgate/keyfuncs"
+)
+
+var errEmptyKey = &fault.Keyless{Text: "its Key returned an empty key without an error"}
+
+// Keys asks the functions of the rules, but for those that only observe.
+func (rs *Rules) Keys(admission *Admission, r *http.Request) bool {
+	admission.Rules = rs
+	admission.Plain = true
+	for i := range rs.Rates {
+		if !rs.Rates[i].ObserveOnly && !rs.addCharge(admission, r, i) {
+			return false
+		}
+	}
+	for i := range rs.Slots {
+		if !rs.Slots[i].ObserveOnly && !rs.addClaim(admission, r, i) {
+			return false
+		}
+	}
+	return true
+}
+
+// addCharge adds what a rate charges, unless it does not apply.
+func (rs *Rules) addCharge(admission *Admission, r *http.Request, i int) bool {
+	rule := &rs.Rates[i]
+	charge := backend.Charge{Limiter: rule.Limiter.Backend(), Units: 1}
+	if rule.Cost != nil {
+		charge.Units = rule.Cost(r)
+	}
+	if charge.Units < 0 {
+		err := fmt.Errorf("its Cost returned %d", charge.Units)
+		return rs.fail(admission, r, http.StatusInternalServerError, charge.Limiter.Name(), err)
+	}
+	if charge.Units == 0 || rule.Skip != nil && rule.Skip(r) {
+		admission.Plain = false
+		return true
+	}
+	key, plan, ok := rs.Whom(admission, r, &rule.Rule, charge.Limiter.Name())
+	if !ok {
+		return false
+	}
+	charge.Key = key
+	// What is prepared for responses is that of the default plan. A document may give a key other policies.
+	if charge.Limiter.Book() != nil {
+		admission.Plain = false
+	}
+	if plan != "" {
+		charge.Limiter = rule.Limiter.Plan(plan).Backend()
+		admission.Plain = admission.Plain && charge.Limiter == rule.Limiter.Backend()
+	}
+	admission.add(i, charge)
+	return true
+}
+
+// addClaim adds what a rule of slots claims, unless it does not apply.
+func (rs *Rules) addClaim(admission *Admission, r *http.Request, i int) bool {
+	rule := &rs.Slots[i]
+	if rule.Skip != nil && rule.Skip(r) {
+		return true
+	}
+	key, plan, ok := rs.Whom(admission, r, &rule.Rule, rule.Slots.Name())
+	if !ok {
+		return false
+	}
+	slots := rule.Slots
+	if plan != "" {
+		slots = slots.Plan(plan)
+	}
+	claim := backend.Claim{Slots: slots.Backend(), Key: key, OneMore: rule.OneMore, Queue: rule.Queue}
+	admission.Claims = append(admission.Claims, claim)
+	return true
+}
+
+// Whom returns the key and the plan of a request under a rule, or refuses it. The name is that of the rule's limiter or
+// slots.
+func (rs *Rules) Whom(admission *Admission, r *http.Request, rule *Rule, name string) (key, plan string, ok bool) {
+	key, err := rule.Key(r)
+	if err == nil && key == "" {
+		err = errEmptyKey
+	}
+	// A request that names no plan has the default one.
+	if err == nil && rule.Plan != nil {
+		plan, err = rule.Plan(r)
+		if errors.Is(err, keyfuncs.ErrAbsent) {
+			plan = ""
+			err = nil
+		}
+	}
+	if err == nil {
+		rs.Watch.Key(name, r, key)
+		return key, plan, true
+	}
+	// A missing key is a fault of the client, unless the function says that it is one of the program.
+	status := http.StatusBadRequest
+	if errors.Is(err, keyfuncs.ErrProgram) {
+		status = http.StatusInternalServerError
+	}
+	return "", "", rs.fail(admission, r, status, name, err)
+}
