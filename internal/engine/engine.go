@@ -53,8 +53,8 @@ type Rule struct {
 	Plan keyfuncs.Func            // nil: all have the default plan
 	Skip func(*http.Request) bool // nil: it applies to all
 
-	// Service limits protect the service itself. A refusal by them alone is no fault of the client: it has the status 503,
-	// and clients do not see the limit.
+	// Service limits protect the service itself. A refusal by them alone is no fault of the client: it has the status
+	// 503, and clients do not see the limit.
 	Service bool
 
 	ObserveOnly bool // it refuses nobody
@@ -66,7 +66,7 @@ type RateRule struct {
 
 	Limiter *core.Limiter
 	Cost    func(*http.Request) int64 // nil: 1; where it is 0, the rule does not apply
-	Settles bool // the charge may be given back, by the response
+	Settles bool                      // the charge may be given back, by the response
 }
 
 // A SlotsRule is a rule for what is held at once.
@@ -74,7 +74,7 @@ type SlotsRule struct {
 	Rule
 
 	Slots   *core.Slots
-	OneMore bool // one above the limit is granted, to who will evict another
+	OneMore bool          // one above the limit is granted, to who will evict another
 	Queue   int           // how many of a key may wait; 0: nobody
 	MaxWait time.Duration // in the queue
 }
@@ -144,8 +144,8 @@ func (a *Admission) Charges() []backend.Charge {
 	return a.fewCharges[:a.chargeCount]
 }
 
-// add adds what a rate charges. Most guards have one or two rates: room for all of them in each admission would be moved
-// with it.
+// add adds what a rate charges. Most guards have one or two rates: room for all of them in each admission would be
+// moved with it.
 func (a *Admission) add(rule int, charge backend.Charge) {
 	a.rateBits |= 1 << rule
 	switch {

@@ -130,7 +130,9 @@ func TestStages(t *testing.T) {
 			engine.Unasked, 0, "places", 1, 5, false,
 		},
 		"slots are full": {
-			func(w *world) { admit(newRules(nil, rule(w.slots)), httptest.NewRequest(http.MethodGet, "/", http.NoBody)) },
+			func(w *world) {
+				admit(newRules(nil, rule(w.slots)), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+			},
 			engine.SlotsFull, http.StatusTooManyRequests, "places", 1, 5, true,
 		},
 		"slots of the service are full": {
@@ -390,8 +392,8 @@ func TestRefuse(t *testing.T) {
 	first.Release()
 }
 
-// A charge is corrected if another number of units was used, also for a client that has gone. What was refused, or never
-// asked, is not.
+// A charge is corrected if another number of units was used, also for a client that has gone. What was refused, or
+// never asked, is not.
 func TestSettle(t *testing.T) {
 	limiter := core.NewLimiter(new(core.MemoryStore), "requests", core.FixedWindow(5, time.Hour))
 	rules := newRules([]engine.RateRule{rate(limiter)})

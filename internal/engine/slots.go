@@ -31,8 +31,8 @@ func (rs *Rules) Acquire(admission *Admission, r *http.Request) bool {
 
 // acquire takes the slots of all claims. If it does not, the caller releases those that it took.
 func (rs *Rules) acquire(ctx context.Context, admission *Admission, r *http.Request) bool {
-	// The claim with a queue is the last. Who waits in line holds the other slots meanwhile, so that they are there at the
-	// end; the other way around, the first in line could be refused.
+	// The claim with a queue is the last. Who waits in line holds the other slots meanwhile, so that they are there at
+	// the end; the other way around, the first in line could be refused.
 	atOnce := len(admission.Claims)
 	last := &admission.Claims[atOnce-1]
 	if last.Queue > 0 {
