@@ -12,11 +12,11 @@ import (
 const never time.Duration = math.MaxInt64
 
 // Span converts microseconds to a duration.
-func Span(us int64) time.Duration {
-	if us > step.MaxInt {
+func Span(microseconds int64) time.Duration {
+	if microseconds > step.MaxInt {
 		return never
 	}
-	return time.Duration(us) * time.Microsecond
+	return time.Duration(microseconds) * time.Microsecond
 }
 
 // Len returns the number of answers of rates, and At returns one.
@@ -24,28 +24,33 @@ func (d *Decision) Len() int { return int(d.count) }
 
 // At is described with Len.
 func (d *Decision) At(i int) PolicyAnswer {
-	c := &d.cells()[i]
-	a := described(c.Policy)
-	if d.Dated(i) && c.At > 0 {
-		a.Window = Span(c.Policy.WindowAt(c.At))
+	cell := &d.cells()[i]
+	answer := described(cell.Policy)
+	if d.Dated(i) && cell.At > 0 { // at 0 no store was asked, so nobody knows which window it is
+		answer.Window = Span(cell.Policy.WindowAt(cell.At))
 	}
-	a.Allowed, a.Remaining = c.Short == 0, c.Remaining
-	a.NextAfter, a.ResetAfter, a.RetryAfter = Span(c.NextAfter), Span(c.ResetAfter), Span(c.RetryAfter)
-	return a
+	answer.Allowed = cell.Short == 0
+	answer.Remaining = cell.Remaining
+	answer.NextAfter = Span(cell.NextAfter)
+	answer.ResetAfter = Span(cell.ResetAfter)
+	answer.RetryAfter = Span(cell.RetryAfter)
+	return answer
 }
 
 // Dated reports whether the windows of the i-th policy have several lengths, as months have.
 func (d *Decision) Dated(i int) bool { return d.cells()[i].Policy.Algorithm == step.Calendar }
 
 // described returns an answer without numbers of a key.
-func described(p *step.Policy) PolicyAnswer {
-	return PolicyAnswer{Limiter: p.Limiter, Policy: p.Name, Limit: p.Capacity(), Window: Span(p.Window())}
+func described(policy *step.Policy) PolicyAnswer {
+	return PolicyAnswer{
+		Limiter: policy.Limiter, Policy: policy.Name, Limit: policy.Capacity(), Window: Span(policy.Window()),
+	}
 }
 
 // Left returns what the i-th policy has left, and the time until one more unit is.
 func (d *Decision) Left(i int) (units int64, next time.Duration) {
-	c := &d.cells()[i]
-	return c.Remaining, Span(c.NextAfter)
+	cell := &d.cells()[i]
+	return cell.Remaining, Span(cell.NextAfter)
 }
 
 // Totals are the strictest numbers of all policies.
@@ -58,7 +63,7 @@ type Totals struct {
 // Only returns the answer of the only cell, or nil if there are several.
 func (d *Decision) Only() *step.Cell {
 	if d.count == 1 {
-		return &d.first[0]
+		return &d.fewCells[0]
 	}
 	return nil
 }
@@ -68,42 +73,47 @@ func (d *Decision) Only() *step.Cell {
 func (d *Decision) Totals() Totals { return totals(d.cells(), d.Allowed) }
 
 func totals(cells []step.Cell, allowed bool) (t Totals) {
+	// Most decisions have one policy.
 	if len(cells) == 1 {
-		c := &cells[0]
-		return Totals{c.Policy, c.Remaining, c.ResetAfter, c.RetryAfter, c.Source.Degraded()}
+		only := &cells[0]
+		return Totals{only.Policy, only.Remaining, only.ResetAfter, only.RetryAfter, only.Source.Degraded()}
 	}
-	longest := int64(0) // of those that refuse
+	longestWait := int64(0) // of those that refuse
 	for i := range cells {
-		c := &cells[i]
+		cell := &cells[i]
+		refuses := !allowed && cell.Short > 0
 		switch {
-		case t.Decider == nil, allowed && c.Remaining < t.Remaining:
-			t.Decider = c.Policy
-		case !allowed && c.Short > 0 && c.RetryAfter > longest:
-			t.Decider = c.Policy
+		case t.Decider == nil, allowed && cell.Remaining < t.Remaining:
+			t.Decider = cell.Policy
+		case refuses && cell.RetryAfter > longestWait:
+			t.Decider = cell.Policy
 		}
-		if !allowed && c.Short > 0 {
-			longest = max(longest, c.RetryAfter)
+		if refuses {
+			longestWait = max(longestWait, cell.RetryAfter)
 		}
-		if i == 0 || c.Remaining < t.Remaining {
-			t.Remaining = c.Remaining
+		if i == 0 || cell.Remaining < t.Remaining {
+			t.Remaining = cell.Remaining
 		}
-		t.ResetAfter, t.RetryAfter = max(t.ResetAfter, c.ResetAfter), max(t.RetryAfter, c.RetryAfter)
-		t.Degraded = t.Degraded || c.Source.Degraded()
+		t.ResetAfter = max(t.ResetAfter, cell.ResetAfter)
+		t.RetryAfter = max(t.RetryAfter, cell.RetryAfter)
+		t.Degraded = t.Degraded || cell.Source.Degraded()
 	}
 	return t
 }
 
-// Part returns the answer of the policy that decided among n from the i-th on, with the strictest numbers of these, and the
-// units for which there was no room.
-func (d *Decision) Part(i, n int) (part PolicyAnswer, short int64) {
+// Part returns the answer of the policy that decided among n from the i-th on, with the strictest numbers of these, and
+// the units for which there was no room.
+func (d *Decision) Part(i, n int) (part PolicyAnswer, uncovered int64) {
 	cells := d.cells()[i : i+n]
-	short = uncoveredBy(cells)
-	t := totals(cells, short == 0)
-	decider := slices.IndexFunc(cells, func(c step.Cell) bool { return c.Policy == t.Decider })
+	uncovered = uncoveredBy(cells)
+	strictest := totals(cells, uncovered == 0)
+	decider := slices.IndexFunc(cells, func(cell step.Cell) bool { return cell.Policy == strictest.Decider })
 	part = d.At(i + decider)
-	part.Allowed, part.Remaining = short == 0, t.Remaining
-	part.ResetAfter, part.RetryAfter = Span(t.ResetAfter), Span(t.RetryAfter)
-	return part, short
+	part.Allowed = uncovered == 0
+	part.Remaining = strictest.Remaining
+	part.ResetAfter = Span(strictest.ResetAfter)
+	part.RetryAfter = Span(strictest.RetryAfter)
+	return part, uncovered
 }
 
 // RetryAfter returns the time until the same call would be admitted.
@@ -132,19 +142,20 @@ func unitsOf(charge []step.Cell) (most int64) {
 }
 
 // Source returns what decided: if several did, this process or nobody, while a server is away, and else the store.
-func (d *Decision) Source() (s step.Source) {
+func (d *Decision) Source() (decided step.Source) {
 	for i := range d.cells() {
-		if c := &d.cells()[i]; i == 0 || s == step.SourcePolicy || c.Source.Degraded() {
-			s = c.Source
+		source := d.cells()[i].Source
+		if i == 0 || decided == step.SourcePolicy || source.Degraded() {
+			decided = source
 		}
 	}
-	return s
+	return decided
 }
 
 // Known reports whether the answers have the units left: not if the store was not asked. A limit of 0 has none even so.
 func (d *Decision) Known() bool {
-	s := d.Source()
-	return s != step.SourceOpen && s != step.SourcePolicy
+	source := d.Source()
+	return source != step.SourceOpen && source != step.SourcePolicy
 }
 
 // Slots returns the answers of slots. AddSlots adds some, and ClearSlots forgets them.

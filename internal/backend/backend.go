@@ -38,8 +38,8 @@ func (s *Stores) CloseSlots(ctx context.Context) error {
 // A Book has the policies and the numbers of slots that a document gives to plans and keys.
 type Book interface{ View() View }
 
-// A View is a book at one moment. Limits, and slots, have a number that stays the same as long as the book lives. A plan
-// that the document lacks is the default.
+// A View is a book at one moment. Limits, and slots, have a number that stays the same as long as the book lives. A
+// plan that the document lacks is the default.
 type View interface {
 	// Policies returns those of a key in a request of a plan, and Number how many slots it may hold.
 	Policies(limit int, plan, key string) *Policies
@@ -54,39 +54,39 @@ type View interface {
 type Limiter struct {
 	Shared
 
-	fixed *Policies
-	fault error
-	book  Book
-	limit int // of the book
-	plan  string
+	fixed       *Policies // nil: they are those of the book
+	fault       error     // why there are none
+	book        Book
+	limitInBook int
+	plan        string
 }
 
 // Shared is what the plans of a limiter share.
 type Shared struct {
-	name  string
-	store *Stores
-	lines *lines
+	name   string
+	stores *Stores
+	lines  *lines
 }
 
 // NewShared returns what the plans of a limiter share.
-func NewShared(s *Stores, name string) Shared { return Shared{name, s, new(lines)} }
+func NewShared(stores *Stores, name string) Shared { return Shared{name, stores, new(lines)} }
 
 // Constant returns a limiter whose policies do not change.
-func (s Shared) Constant(p *Policies) *Limiter { return &Limiter{Shared: s, fixed: p} }
+func (s Shared) Constant(policies *Policies) *Limiter { return &Limiter{Shared: s, fixed: policies} }
 
 // Faulty returns a limiter whose calls fail.
 func (s Shared) Faulty(err error) *Limiter { return &Limiter{Shared: s, fault: err} }
 
 // Documented returns the limiter of a plan of a document.
-func (s Shared) Documented(b Book, limit int, plan string) *Limiter {
-	return &Limiter{Shared: s, book: b, limit: limit, plan: plan}
+func (s Shared) Documented(book Book, limit int, plan string) *Limiter {
+	return &Limiter{Shared: s, book: book, limitInBook: limit, plan: plan}
 }
 
 // Name returns the name of the limiter.
 func (s Shared) Name() string { return s.name }
 
 // Stores returns the store.
-func (s Shared) Stores() *Stores { return s.store }
+func (s Shared) Stores() *Stores { return s.stores }
 
 // Book returns the document that has the policies, or nil.
 func (l *Limiter) Book() Book { return l.book }
@@ -101,14 +101,14 @@ func (l *Limiter) view() View {
 
 // policies returns what applies to a key, as of a view of the limiter's book. It is the one place that knows where
 // policies come from.
-func (l *Limiter) policies(v View, key string) (*Policies, error) {
+func (l *Limiter) policies(view View, key string) (*Policies, error) {
 	if l.fixed != nil {
 		return l.fixed, nil
 	}
 	if l.fault != nil {
 		return nil, l.fault
 	}
-	return v.Policies(l.limit, l.plan, key), nil
+	return view.Policies(l.limitInBook, l.plan, key), nil
 }
 
 // Of returns what applies to a key as of now.
@@ -117,8 +117,8 @@ func (l *Limiter) Of(key string) (*Policies, error) { return l.policies(l.view()
 // All returns the policies of all plans that the limiter knows by its document, and those of the key.
 func (l *Limiter) All(key string) []*Policies {
 	if l.book != nil {
-		v := l.book.View()
-		return append(v.All(l.limit), v.Policies(l.limit, l.plan, key))
+		view := l.book.View()
+		return append(view.All(l.limitInBook), view.Policies(l.limitInBook, l.plan, key))
 	}
 	if l.fixed != nil {
 		return []*Policies{l.fixed}
@@ -129,19 +129,19 @@ func (l *Limiter) All(key string) []*Policies {
 // Policies describes the policies for keys that a document does not name: what all responses share. Of limiters of
 // documents it is for now.
 func (l *Limiter) Policies() []PolicyAnswer {
-	ps, err := l.Of("")
+	policies, err := l.Of("")
 	if err != nil {
 		return nil
 	}
-	all := make([]PolicyAnswer, len(ps.List))
+	all := make([]PolicyAnswer, len(policies.List))
 	for i := range all {
-		all[i] = described(&ps.List[i])
+		all[i] = described(&policies.List[i])
 	}
 	return all
 }
 
 // SameStore reports whether two limiters can be charged together.
-func (l *Limiter) SameStore(m *Limiter) bool { return l.store == m.store }
+func (l *Limiter) SameStore(other *Limiter) bool { return l.stores == other.stores }
 
 // Observed marks the context of questions whose refusals affect nobody, for observers.
 func Observed(ctx context.Context) context.Context { return ctxmark.ObserveOnly(ctx) }

@@ -2,7 +2,6 @@ package backend
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/headgate/headgate/internal/step"
@@ -34,57 +33,68 @@ type PolicyAnswer struct {
 // what was charged.
 type Decision struct {
 	receipt store.Receipt // that copies share; the zero one: nothing was charged
-	store   *Stores       // that was asked
+	stores  *Stores       // that were asked
 	Allowed bool
 	count   uint8 // of cells
 
-	first [2]step.Cell
-	more  *[]step.Cell    // all of them, if they are more
-	slots *[]PolicyAnswer // of guards
+	fewCells [2]step.Cell    // so that most decisions allocate nothing
+	allCells *[]step.Cell    // if they are more than a few
+	slots    *[]PolicyAnswer // of guards
 }
 
-// room makes room for cells of a question to a store.
-func (d *Decision) room(s *Stores, n int) []step.Cell {
-	d.store, d.count = s, uint8(n)
-	if n <= len(d.first) {
-		return d.first[:n]
+// room makes room for the cells of a question to a store.
+func (d *Decision) room(stores *Stores, n int) []step.Cell {
+	d.stores = stores
+	d.count = uint8(n)
+	if n <= len(d.fewCells) {
+		return d.fewCells[:n]
 	}
 	cells := make([]step.Cell, n)
-	d.more = &cells
+	d.allCells = &cells
 	return cells
 }
 
 // cells returns what was asked, and answered.
 func (d *Decision) cells() []step.Cell {
-	if d.more != nil {
-		return *d.more
+	if d.allCells != nil {
+		return *d.allCells
 	}
-	return d.first[:d.count]
+	return d.fewCells[:d.count]
 }
 
 // Decide asks about n units of one key. The decision must be zero.
-func (l *Limiter) Decide(ctx context.Context, mode step.Mode, key string, n int64, d *Decision) error {
+func (l *Limiter) Decide(ctx context.Context, mode step.Mode, key string, n int64, decision *Decision) error {
 	if ctx == nil || n < 0 {
 		return malformed(ctx, n, 0)
 	}
 	n = min(n, step.MaxInt)
-	ps := l.fixed
-	if ps == nil {
+	policies := l.fixed
+	if policies == nil {
 		var err error
-		if ps, err = l.Of(key); err != nil {
+		policies, err = l.Of(key)
+		if err != nil {
 			return err
 		}
 	}
-	cells, hash := d.room(l.store, len(ps.List)), step.Hash(key)
+	cells := decision.room(l.stores, len(policies.List))
+	hash := step.Hash(key)
 	for i := range cells {
-		cells[i].Set(&ps.List[i], key, hash, n)
+		cells[i].Set(&policies.List[i], key, hash, n)
 	}
-	without := ps.Constant || n > ps.Max && mode <= step.Peek
-	if s := l.store; s.Memory != nil && s.Observer == nil && !without { // as ask would, in less time
-		d.Allowed = s.Memory.Answer(mode, cells, &d.receipt)
+	without := policies.Constant || neverFits(policies, mode, n)
+	// This is what ask would do, in less time: most decisions in memory are told to nobody.
+	stores := l.stores
+	if stores.Memory != nil && stores.Observer == nil && !without {
+		decision.Allowed = stores.Memory.Answer(mode, cells, &decision.receipt)
 		return nil
 	}
-	return d.ask(ctx, mode, cells, without)
+	return decision.ask(ctx, mode, cells, without)
+}
+
+// neverFits reports whether policies refuse so many units whatever was used, so that no store need be asked. Reports
+// count even so.
+func neverFits(policies *Policies, mode step.Mode, n int64) bool {
+	return n > policies.Max && mode <= step.Peek
 }
 
 // malformed returns the error of a call that has no context, or fewer units than it must have.
@@ -95,14 +105,16 @@ func malformed(ctx context.Context, n, least int64) error {
 	return tooFew(n, least)
 }
 
-func tooFew(n, least int64) error { return Invalid("%d units: there must be at least %d", n, least) }
+func tooFew(n, least int64) error {
+	return Invalid("%d units: there must be at least %d", n, least)
+}
 
-// Decide asks about charges: step.Allow charges all or none, step.Peek none, and step.Settle reports all, whether they fit
-// or not. The decision must be zero.
-func Decide(ctx context.Context, mode step.Mode, charges []Charge, d *Decision) error {
+// Decide asks about charges: step.Allow charges all or none, step.Peek none, and step.Settle reports all, whether they
+// fit or not. The decision must be zero.
+func Decide(ctx context.Context, mode step.Mode, charges []Charge, decision *Decision) error {
 	if len(charges) == 1 {
-		c := &charges[0]
-		return c.Limiter.Decide(ctx, mode, c.Key, c.Units, d)
+		only := &charges[0]
+		return only.Limiter.Decide(ctx, mode, only.Key, only.Units, decision)
 	}
 	if ctx == nil {
 		return ErrNoContext
@@ -112,17 +124,24 @@ func Decide(ctx context.Context, mode step.Mode, charges []Charge, d *Decision) 
 	if err != nil {
 		return err
 	}
-	cells, i, constant, never := d.room(charges[0].Limiter.store, n), 0, true, false
-	for j := range charges {
-		c, ps := &charges[j], found[j]
-		units, hash := min(c.Units, step.MaxInt), step.Hash(c.Key)
-		for k := range ps.List {
-			cells[i].Set(&ps.List[k], c.Key, hash, units)
-			i++
+	// The cells of a charge are one behind the other. If one policy can never admit its units, none is charged.
+	cells := decision.room(charges[0].Limiter.stores, n)
+	next := 0
+	allConstant := true
+	someNever := false
+	for i := range charges {
+		charge := &charges[i]
+		policies := found[i].Policies
+		units := min(charge.Units, step.MaxInt)
+		hash := step.Hash(charge.Key)
+		for j := range policies.List {
+			cells[next].Set(&policies.List[j], charge.Key, hash, units)
+			next++
 		}
-		constant, never = constant && ps.Constant, never || units > ps.Max && mode <= step.Peek
+		allConstant = allConstant && policies.Constant
+		someNever = someNever || neverFits(policies, mode, units)
 	}
-	return d.ask(ctx, mode, cells, constant || never)
+	return decision.ask(ctx, mode, cells, allConstant || someNever)
 }
 
 // applied are the policies that apply to a charge, as of a view.
@@ -138,29 +157,33 @@ func find(charges []Charge, found []applied) (all []applied, cells int, err erro
 		return nil, 0, Invalid("%d charges, not 1 to %d", len(charges), maxCharges)
 	}
 	for i := range charges {
-		c := &charges[i]
-		if c.Units < 0 {
-			return nil, 0, tooFew(c.Units, 0)
+		charge := &charges[i]
+		if charge.Units < 0 {
+			return nil, 0, tooFew(charge.Units, 0)
 		}
-		var view View // which an earlier charge may have of the same document
+		limiter := charge.Limiter
+		// Charges of one document see the same view of it, or a decision could have policies of two versions.
+		var view View
 		for j := range i {
-			switch b := &charges[j]; {
-			case !b.Limiter.SameStore(c.Limiter):
-				return nil, 0, Invalid("limiters %q and %q have different stores", b.Limiter.name, c.Limiter.name)
-			case b.Limiter.name == c.Limiter.name && b.Key == c.Key:
-				return nil, 0, Invalid("two charges of limiter %q have the same key", c.Limiter.name)
-			case b.Limiter.book != nil && b.Limiter.book == c.Limiter.book:
+			earlier := charges[j].Limiter
+			switch {
+			case !earlier.SameStore(limiter):
+				return nil, 0, Invalid("limiters %q and %q have different stores", earlier.name, limiter.name)
+			case earlier.name == limiter.name && charges[j].Key == charge.Key:
+				return nil, 0, Invalid("two charges of limiter %q have the same key", limiter.name)
+			case earlier.book != nil && earlier.book == limiter.book:
 				view = found[j].view
 			}
 		}
 		if view == nil {
-			view = c.Limiter.view()
+			view = limiter.view()
 		}
-		ps, err := c.Limiter.policies(view, c.Key)
+		policies, err := limiter.policies(view, charge.Key)
 		if err != nil {
 			return nil, 0, err
 		}
-		found, cells = append(found, applied{ps, view}), cells+len(ps.List)
+		found = append(found, applied{policies, view})
+		cells += len(policies.List)
 	}
 	if cells > maxCells {
 		return nil, 0, Invalid("%d policies, more than %d", cells, maxCells)
@@ -170,53 +193,58 @@ func find(charges []Charge, found []applied) (all []applied, cells int, err erro
 
 // ask decides, and tells the observer.
 func (d *Decision) ask(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) error {
-	s := d.store
-	start := s.begin()
+	observer := d.stores.Observer
+	start := d.stores.begin()
 	err := d.answer(ctx, mode, cells, without)
 	switch {
-	case s.Observer == nil:
+	case observer == nil:
 	case mode == step.Allow:
-		d.tell(ctx, s.Observer, start, err)
+		d.tell(ctx, observer, start, err)
 	case mode == step.Settle:
-		d.tellReported(ctx, s.Observer, err)
+		d.tellReported(ctx, observer, err)
 	}
 	return err
 }
 
-// answer asks the store about the cells, unless the policies decide without it. For a store in memory, and as far as units
-// are leased, cells stay on the stack of the caller. Others get copies of those that they have to answer, as the compiler
-// does not know what they do with them.
+// answer asks the store about the cells, unless the policies decide without it. For a store in memory, and as far as
+// units are leased, cells stay on the stack of the caller. Others get copies of those that they have to answer, as the
+// compiler does not know what they do with them.
 func (d *Decision) answer(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) (err error) {
 	if without {
 		d.withoutStore(mode)
 		return nil
 	}
-	s := d.store
-	if s.Memory != nil {
-		d.Allowed = s.Memory.Answer(mode, cells, &d.receipt)
+	if d.stores.Memory != nil {
+		d.Allowed = d.stores.Memory.Answer(mode, cells, &d.receipt)
 		return nil
 	}
-	if s.Leases != nil && mode == step.Allow {
+	if d.stores.Leases != nil && mode == step.Allow {
 		var answered bool
-		if d.Allowed, answered = s.Leases.Answer(mode, cells, &d.receipt); answered {
+		d.Allowed, answered = d.stores.Leases.Answer(mode, cells, &d.receipt)
+		if answered {
 			return nil
 		}
 	}
-	far, all := make([]step.Cell, 0, len(cells)), true
+	// Constant policies decide here. Of a charge they admit: what one of them never admits has not come so far.
+	far := make([]step.Cell, 0, len(cells))
+	constantsAllow := true
 	for i := range cells {
-		if c := &cells[i]; c.Policy.Constant() {
-			all = alone(c, mode) && all
+		cell := &cells[i]
+		if cell.Policy.Constant() {
+			constantsAllow = alone(cell, mode) && constantsAllow
 		} else {
-			far = append(far, *c)
+			far = append(far, *cell)
 		}
 	}
-	d.Allowed, err = s.Rates.Ask(ctx, mode, far)
+	d.Allowed, err = d.stores.Rates.Ask(ctx, mode, far)
 	for i := range cells {
-		if c := &cells[i]; !c.Policy.Constant() {
-			*c, far = far[0], far[1:]
+		if !cells[i].Policy.Constant() {
+			cells[i] = far[0]
+			far = far[1:]
 		}
 	}
-	if d.Allowed = d.Allowed && all && err == nil; d.Allowed && mode == step.Allow {
+	d.Allowed = d.Allowed && constantsAllow && err == nil
+	if d.Allowed && mode == step.Allow {
 		d.receipt = store.NewReceipt()
 	}
 	return err
@@ -228,152 +256,20 @@ func (d *Decision) withoutStore(mode step.Mode) {
 	cells := d.cells()
 	d.Allowed = true
 	for i := range cells {
-		c := &cells[i]
-		d.Allowed = alone(c, mode) && d.Allowed
-		if !c.Policy.Constant() {
-			c.Remaining = 0
+		cell := &cells[i]
+		d.Allowed = alone(cell, mode) && d.Allowed
+		if !cell.Policy.Constant() {
+			cell.Remaining = 0
 		}
 	}
 }
 
 // alone decides a cell by its policy alone, and reports whether the units fit.
-func alone(c *step.Cell, mode step.Mode) bool {
-	c.Source = step.SourcePolicy
+func alone(cell *step.Cell, mode step.Mode) bool {
+	cell.Source = step.SourcePolicy
 	if mode == step.Settle {
-		c.Settle(nil, 0)
-		return c.Short == 0
+		cell.Settle(nil, 0)
+		return cell.Short == 0
 	}
-	return c.Take(nil, 0, false)
-}
-
-// Report counts n units of a key, whether they fit or not. The decision must be zero, and says how many did not.
-func (l *Limiter) Report(ctx context.Context, key string, n int64, d *Decision) (uncovered int64, err error) {
-	if ctx == nil || n <= 0 {
-		return 0, malformed(ctx, n, 1)
-	}
-	err = l.Decide(ctx, step.Settle, key, n, d)
-	if err == nil {
-		uncovered = uncoveredBy(d.cells())
-	}
-	return uncovered, err
-}
-
-// AtMost charges as many of n units as fit, and returns how many. It asks what fits, charges that, and asks again if
-// others have charged the key meanwhile.
-func (l *Limiter) AtMost(ctx context.Context, key string, n int64, d *Decision) (units int64, err error) {
-	if n <= 0 {
-		return 0, malformed(ctx, n, 1)
-	}
-	for range 3 {
-		var ask Decision
-		if err := l.Decide(ctx, step.Peek, key, 1, &ask); err != nil {
-			return 0, err
-		}
-		units = min(n, ask.Totals().Remaining)
-		if units <= 1 {
-			break
-		}
-		if err := l.Decide(ctx, step.Allow, key, units, d); err != nil {
-			return 0, err
-		}
-		if d.Allowed {
-			return units, nil
-		}
-		*d = Decision{}
-	}
-	if err = l.Decide(ctx, step.Allow, key, 1, d); err != nil || !d.Allowed {
-		return 0, err
-	}
-	return 1, nil
-}
-
-// Reset forgets the key under all of these policies.
-func (l *Limiter) Reset(ctx context.Context, key string, all []*Policies) error {
-	if ctx == nil {
-		return ErrNoContext
-	}
-	hash, seen, cells := step.Hash(key), make(map[uint64]bool), []step.Cell(nil)
-	for _, ps := range all {
-		for i := range ps.List {
-			if p := &ps.List[i]; !p.Constant() && !seen[p.ID] {
-				var c step.Cell
-				c.Set(p, key, hash, 0)
-				cells, seen[p.ID] = append(cells, c), true
-			}
-		}
-	}
-	for part := range slices.Chunk(cells, maxCells) {
-		if _, err := l.store.Rates.Ask(ctx, step.Reset, part); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Charges returns the number of charges.
-func (d *Decision) Charges() (n int) {
-	for i := range d.cells() {
-		if d.cells()[i].Policy.Last {
-			n++
-		}
-	}
-	return n
-}
-
-// Settle corrects the charges to the units that were used, one number for each charge.
-func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64, err error) {
-	if ctx == nil {
-		return 0, ErrNoContext
-	}
-	if !d.receipt.Exists() {
-		return 0, store.ErrSettled
-	}
-	if n := d.Charges(); len(actual) != n {
-		return 0, Invalid("%d numbers to settle %d charges", len(actual), n)
-	}
-	if i := slices.IndexFunc(actual, func(n int64) bool { return n < 0 }); i >= 0 {
-		return 0, Invalid("cannot settle to %d units", actual[i])
-	}
-	if !d.receipt.Spend() {
-		return 0, store.ErrSettled
-	}
-	cells := d.corrections(actual)
-	if len(cells) > 0 {
-		_, err = d.store.Rates.Ask(ctx, step.Settle, cells)
-	}
-	d.tellSettled(ctx, d.store.Observer, cells, actual, err)
-	if err != nil {
-		return 0, err
-	}
-	return uncoveredBy(cells), nil
-}
-
-// corrections returns the cells that change if the charges are corrected.
-func (d *Decision) corrections(actual []int64) []step.Cell {
-	all, charge := make([]step.Cell, 0, d.count), 0
-	for _, c := range d.cells() {
-		n := min(actual[charge], step.MaxInt)
-		if c.Policy.Last {
-			charge++
-		}
-		if c.N = c.Policy.Counted(n) - c.N; c.N != 0 && !c.Policy.Constant() {
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
-// Refund gives the charges back.
-func (d *Decision) Refund(ctx context.Context) error {
-	_, err := d.Settle(ctx, make([]int64, d.Charges())...)
-	return err
-}
-
-// Cells returns what was charged and answered, for a receipt that leaves the process: see [Resume].
-func (d *Decision) Cells() []step.Cell { return d.cells() }
-
-// Resume returns the decision of cells that were charged, possibly by another process, which has not settled them. Their
-// policies were prepared for the store.
-func Resume(s *Stores, cells []step.Cell) *Decision {
-	return &Decision{receipt: store.NewReceipt(), store: s, Allowed: true, count: uint8(len(cells)), more: &cells}
+	return cell.Take(nil, 0, false)
 }

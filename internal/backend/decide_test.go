@@ -143,3 +143,59 @@ func TestAtMostOfAStoreThatFails(t *testing.T) {
 		}
 	}
 }
+
+func fixedWindow(limit int64) step.Numbers {
+	return step.Numbers{Algorithm: step.FixedWindow, Limit: limit, Period: time.Hour.Microseconds()}
+}
+
+// A flipping book has another version at each look, with another name of its policy.
+type flipping struct {
+	t      *testing.T
+	stores *backend.Stores
+	looks  int64
+}
+
+func (f *flipping) View() backend.View {
+	f.looks++
+	return flippingView{f, f.looks}
+}
+
+type flippingView struct {
+	book  *flipping
+	limit int64
+}
+
+func (v flippingView) Policies(int, string, string) *backend.Policies {
+	policies, err := limiter(v.book.t, v.book.stores, "api", fixedWindow(v.limit)).Of("")
+	if err != nil {
+		v.book.t.Fatal(err)
+	}
+	return policies
+}
+
+func (v flippingView) Number(int, string, string) int64 { return v.limit }
+func (v flippingView) All(limit int) []*backend.Policies {
+	return []*backend.Policies{v.Policies(limit, "", "")}
+}
+
+// Charges of one document see one version of it, whatever is loaded meanwhile.
+func TestOneViewOfADocument(t *testing.T) {
+	stores := &backend.Stores{Rates: memory.New(0)}
+	book := &flipping{t: t, stores: stores}
+	other := &flipping{t: t, stores: stores, looks: 100}
+	of := func(book backend.Book, name string) *backend.Limiter {
+		return backend.NewShared(stores, name).Documented(book, 0, "")
+	}
+	charges := []backend.Charge{
+		{Limiter: of(book, "a"), Key: "anna"}, {Limiter: of(other, "b"), Key: "anna"}, {Limiter: of(book, "c"), Key: "anna"},
+	}
+	var d backend.Decision
+	if err := backend.Decide(t.Context(), step.Peek, charges, &d); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int64{1, 101, 1} {
+		if got := d.At(i).Limit; got != want {
+			t.Errorf("charge %d has the policies of version %d, not %d", i, got, want)
+		}
+	}
+}

@@ -11,12 +11,14 @@ import (
 
 // begin returns when a call began, if an observer asks how long it takes.
 func (s *Stores) begin() (start time.Time) {
+	// To look at the clock takes about as long as a decision in memory.
 	if s.Observer != nil && s.Observer.Timed {
 		start = time.Now()
 	}
 	return start
 }
 
+// took returns how long a call has taken since then, or 0 if nobody asked.
 func took(start time.Time) time.Duration {
 	if start.IsZero() {
 		return 0
@@ -25,73 +27,86 @@ func took(start time.Time) time.Duration {
 }
 
 // tell tells an observer of each charge of a decision, or with an error that there is none.
-func (d *Decision) tell(ctx context.Context, o *store.Observer, start time.Time, err error) {
-	if o.Decided == nil {
+func (d *Decision) tell(ctx context.Context, observer *store.Observer, start time.Time, err error) {
+	if observer.Decided == nil {
 		return
 	}
-	cells, first, took := d.cells(), 0, took(start)
+	took := took(start)
+	for charge := range d.eachCharge {
+		event := store.DecisionEvent{Limiter: charge[0].Policy.Limiter, Units: unitsOf(charge), Took: took, Err: err}
+		if err == nil {
+			event.Allowed = d.Allowed
+			event.Source = charge[0].Source
+			event.ObserveOnly = !d.Allowed && ctxmark.IsObserveOnly(ctx)
+			// Of a refusal, a limiter that would have admitted its units has no policy that decided, and tells no key.
+			if d.Allowed || uncoveredBy(charge) > 0 {
+				event.Policy = totals(charge, d.Allowed).Decider.Name
+			}
+			if !d.Allowed && event.Policy != "" {
+				event.Key = charge[0].Key
+			}
+		}
+		observer.Decided(ctx, event)
+	}
+}
+
+// eachCharge calls a function with the cells of each charge: they end with the last policy of a limiter.
+func (d *Decision) eachCharge(yield func(charge []step.Cell) bool) {
+	cells := d.cells()
+	first := 0
 	for i := range cells {
 		if !cells[i].Policy.Last {
 			continue
 		}
-		charge := cells[first : i+1]
-		first = i + 1
-		e := store.DecisionEvent{Limiter: charge[0].Policy.Limiter, Units: unitsOf(charge), Took: took, Err: err}
-		if err == nil {
-			e.Allowed, e.Source, e.ObserveOnly = d.Allowed, charge[0].Source, !d.Allowed && ctxmark.IsObserveOnly(ctx)
-			if d.Allowed || uncoveredBy(charge) > 0 {
-				e.Policy = totals(charge, d.Allowed).Decider.Name
-			}
-			if !d.Allowed && e.Policy != "" {
-				e.Key = charge[0].Key
-			}
+		if !yield(cells[first : i+1]) {
+			return
 		}
-		o.Decided(ctx, e)
+		first = i + 1
 	}
 }
 
 // tellReported tells an observer of each charge of a report.
-func (d *Decision) tellReported(ctx context.Context, o *store.Observer, err error) {
-	if o.Settled == nil {
+func (d *Decision) tellReported(ctx context.Context, observer *store.Observer, err error) {
+	if observer.Settled == nil {
 		return
 	}
-	cells, first := d.cells(), 0
-	for i := range cells {
-		if !cells[i].Policy.Last {
-			continue
-		}
-		charge := cells[first : i+1]
-		first = i + 1
-		e := store.SettleEvent{Limiter: charge[0].Policy.Limiter, Actual: unitsOf(charge), Err: err}
+	for charge := range d.eachCharge {
+		event := store.SettleEvent{Limiter: charge[0].Policy.Limiter, Actual: unitsOf(charge), Err: err}
 		if err == nil {
-			e.Uncovered = uncoveredBy(charge)
+			event.Uncovered = uncoveredBy(charge)
 		}
-		o.Settled(ctx, e)
+		observer.Settled(ctx, event)
 	}
 }
 
-// tellSettled tells an observer of each charge that was corrected by these cells.
-func (d *Decision) tellSettled(ctx context.Context, o *store.Observer, corrected []step.Cell, actual []int64, err error) {
-	if o == nil || o.Settled == nil {
+// tellSettled tells an observer of each charge that was corrected by these cells, which are in the order of the
+// charges.
+func (d *Decision) tellSettled(
+	ctx context.Context, observer *store.Observer, corrected []step.Cell, actual []int64, err error,
+) {
+	if observer == nil || observer.Settled == nil {
 		return
 	}
-	cells, first, charge, changed, used, uncovered := d.cells(), 0, 0, false, int64(0), int64(0)
-	for i := range cells {
-		c := &cells[i]
-		used = max(used, c.Policy.Counted(min(actual[charge], step.MaxInt)))
-		if len(corrected) > 0 && corrected[0].Policy == c.Policy && corrected[0].Key == c.Key {
-			changed, uncovered, corrected = true, max(uncovered, corrected[0].Short), corrected[1:]
-		}
-		if !c.Policy.Last {
-			continue
+	next := 0
+	for charge := range d.eachCharge {
+		event := store.SettleEvent{Limiter: charge[0].Policy.Limiter, Charged: unitsOf(charge), Err: err}
+		changed := false
+		for i := range charge {
+			cell := &charge[i]
+			event.Actual = max(event.Actual, cell.Policy.Counted(min(actual[next], step.MaxInt)))
+			// A cell that did not change was not asked about.
+			if len(corrected) == 0 || corrected[0].Policy != cell.Policy || corrected[0].Key != cell.Key {
+				continue
+			}
+			changed = true
+			if err == nil {
+				event.Uncovered = max(event.Uncovered, corrected[0].Short)
+			}
+			corrected = corrected[1:]
 		}
 		if changed {
-			e := store.SettleEvent{Limiter: c.Policy.Limiter, Charged: unitsOf(cells[first : i+1]), Actual: used, Err: err}
-			if err == nil {
-				e.Uncovered = uncovered
-			}
-			o.Settled(ctx, e)
+			observer.Settled(ctx, event)
 		}
-		first, charge, changed, used, uncovered = i+1, charge+1, false, 0, 0
+		next++
 	}
 }

@@ -27,36 +27,40 @@ type Policies struct {
 	Constant bool  // unlimited or blocked: no store is asked
 }
 
-// Prepare returns policies of a limiter as they are asked. It calls fault with each fault, and which of them has it, or -1.
+// Prepare returns policies of a limiter as they are asked. It calls fault with each fault, and which of them has it, or
+// -1.
 func Prepare(limiter string, all []Policy, fault func(i int, err error)) *Policies {
-	ps := &Policies{Max: step.MaxInt}
+	prepared := &Policies{Max: step.MaxInt}
 	if err := CheckName(limiter); err != nil {
 		fault(-1, err)
 	}
-	if n := len(all); n == 0 || n > MaxPolicies {
-		fault(-1, fmt.Errorf("a limiter has 1 to %d policies, not %d", MaxPolicies, n))
+	if len(all) == 0 || len(all) > MaxPolicies {
+		fault(-1, fmt.Errorf("a limiter has 1 to %d policies, not %d", MaxPolicies, len(all)))
 	}
-	for i, p := range all {
-		if p.Name == "" && len(all) == 1 {
-			p.Name = limiter
-		} else if err := CheckName(p.Name); err != nil {
+	for i, policy := range all {
+		if policy.Name == "" && len(all) == 1 {
+			policy.Name = limiter
+		} else if err := CheckName(policy.Name); err != nil {
 			fault(i, err)
 		}
-		if slices.ContainsFunc(all[:i], func(q Policy) bool { return q.Name == p.Name && p.Name != "" }) {
+		sameName := func(other Policy) bool { return other.Name == policy.Name && policy.Name != "" }
+		if slices.ContainsFunc(all[:i], sameName) {
 			fault(i, errors.New("another policy has the same name"))
 		}
-		if ps.Constant = p.Constant(); ps.Constant && len(all) > 1 {
+		prepared.Constant = policy.Constant()
+		if prepared.Constant && len(all) > 1 {
 			fault(i, errors.New("unlimited and blocked must be the only policy: remove the others"))
 		}
-		q, err := step.New(limiter, p.Name, p.Numbers)
+		// All faults are told together, so the list goes on behind one.
+		next, err := step.New(limiter, policy.Name, policy.Numbers)
 		if err != nil {
 			fault(i, err)
 		}
-		q.Last = i == len(all)-1
-		ps.Max = min(ps.Max, q.Max())
-		ps.List = append(ps.List, q)
+		next.Last = i == len(all)-1
+		prepared.Max = min(prepared.Max, next.Max())
+		prepared.List = append(prepared.List, next)
 	}
-	return ps
+	return prepared
 }
 
 // CheckName accepts what a String of RFC 9651 can hold.
@@ -67,8 +71,9 @@ func CheckName(name string) error {
 	if len(name) > maxName {
 		return fmt.Errorf("a name has at most %d characters, not %d", maxName, len(name))
 	}
-	if i := strings.IndexFunc(name, func(c rune) bool { return c < ' ' || c > '~' }); i >= 0 {
-		return fmt.Errorf("the name has the byte %#02x: only printable ASCII is allowed", name[i])
+	unprintable := strings.IndexFunc(name, func(char rune) bool { return char < ' ' || char > '~' })
+	if unprintable >= 0 {
+		return fmt.Errorf("the name has the byte %#02x: only printable ASCII is allowed", name[unprintable])
 	}
 	return nil
 }

@@ -16,31 +16,31 @@ import (
 // A SlotLimit is one plan of slots, and says how many a key may hold: a number, or what a document gives to the key.
 type SlotLimit struct {
 	name   string
-	store  *Stores
-	limit  int64        // unless there is a book
+	stores *Stores
+	number int64        // unless there is a book
 	closed *atomic.Bool // of all plans
 	fault  error        // why nothing can be acquired; nil: none
 
-	book   Book
-	inBook int
-	plan   string
+	book        Book
+	slotsInBook int
+	plan        string
 }
 
 // NewSlotLimit returns slots of a number.
-func NewSlotLimit(s *Stores, name string, limit int64) *SlotLimit {
-	return &SlotLimit{name: name, store: s, limit: limit, closed: new(atomic.Bool)}
+func NewSlotLimit(stores *Stores, name string, number int64) *SlotLimit {
+	return &SlotLimit{name: name, stores: stores, number: number, closed: new(atomic.Bool)}
 }
 
 // NewDocumentedSlotLimit returns slots of a document, by their number there.
-func NewDocumentedSlotLimit(s *Stores, b Book, inBook int, name string) *SlotLimit {
-	return &SlotLimit{name: name, store: s, closed: new(atomic.Bool), book: b, inBook: inBook}
+func NewDocumentedSlotLimit(stores *Stores, book Book, slots int, name string) *SlotLimit {
+	return &SlotLimit{name: name, stores: stores, closed: new(atomic.Bool), book: book, slotsInBook: slots}
 }
 
 // WithLimit returns the same slots with another number, WithPlan with that of another plan of the document, and Faulty
 // such that acquires fail.
-func (s *SlotLimit) WithLimit(limit int64) *SlotLimit { c := *s; c.limit = limit; return &c }
-func (s *SlotLimit) WithPlan(plan string) *SlotLimit  { c := *s; c.plan = plan; return &c }
-func (s *SlotLimit) Faulty(err error) *SlotLimit      { c := *s; c.fault = err; return &c }
+func (s *SlotLimit) WithLimit(number int64) *SlotLimit { c := *s; c.number = number; return &c }
+func (s *SlotLimit) WithPlan(plan string) *SlotLimit   { c := *s; c.plan = plan; return &c }
+func (s *SlotLimit) Faulty(err error) *SlotLimit       { c := *s; c.fault = err; return &c }
 
 // Name returns the name of the slots.
 func (s *SlotLimit) Name() string { return s.name }
@@ -51,9 +51,9 @@ func (s *SlotLimit) Book() Book { return s.book }
 // Limit returns how many slots a key may hold as of now.
 func (s *SlotLimit) Limit(key string) int64 {
 	if s.book != nil {
-		return s.book.View().Number(s.inBook, s.plan, key)
+		return s.book.View().Number(s.slotsInBook, s.plan, key)
 	}
-	return s.limit
+	return s.number
 }
 
 // Count returns how many slots a key holds in all processes.
@@ -61,7 +61,7 @@ func (s *SlotLimit) Count(ctx context.Context, key string) (int64, error) {
 	if ctx == nil {
 		return 0, ErrNoContext
 	}
-	return s.store.Slots.Count(ctx, s.name, key)
+	return s.stores.Slots.Count(ctx, s.name, key)
 }
 
 // Close frees the slots of this name, and lets nobody acquire any more.
@@ -70,10 +70,10 @@ func (s *SlotLimit) Close(ctx context.Context) error {
 		return ErrNoContext
 	}
 	s.closed.Store(true)
-	return s.store.Slots.Close(ctx, s.name)
+	return s.stores.Slots.Close(ctx, s.name)
 }
 
-func (s *SlotLimit) isClosed() bool { return s.closed.Load() || s.store.closed.Load() }
+func (s *SlotLimit) isClosed() bool { return s.closed.Load() || s.stores.closed.Load() }
 
 // A Claim asks for a slot.
 type Claim struct {
@@ -85,7 +85,7 @@ type Claim struct {
 
 // A Slot is what claims hold until it is released. The zero Slot holds nothing.
 type Slot struct {
-	first    held
+	first    held // so that one claim allocates nothing more
 	others   []held
 	released atomic.Bool
 }
@@ -94,8 +94,8 @@ type Slot struct {
 type held struct {
 	slots.Grant
 
-	of   *SlotLimit
-	took time.Duration // the call; 0 unless the observer is Timed
+	limit *SlotLimit
+	took  time.Duration // the call; 0 unless the observer is Timed
 }
 
 func (s *Slot) at(i int) *held {
@@ -107,14 +107,16 @@ func (s *Slot) at(i int) *held {
 
 // Release gives the slots back. Further calls do nothing.
 func (s *Slot) Release() {
-	if s.released.Swap(true) || s.first.of == nil {
+	if s.released.Swap(true) || s.first.limit == nil {
 		return
 	}
+	// All are given back before anybody is told: an observer may panic.
 	s.giveBack()
 	for i := range len(s.others) + 1 {
-		of := s.at(i).of
-		if o := of.store.Observer; o != nil && o.Released != nil {
-			o.Released(of.name)
+		limit := s.at(i).limit
+		observer := limit.stores.Observer
+		if observer != nil && observer.Released != nil {
+			observer.Released(limit.name)
 		}
 	}
 }
@@ -122,8 +124,9 @@ func (s *Slot) Release() {
 // giveBack releases what is held, and tells nobody.
 func (s *Slot) giveBack() {
 	for i := range len(s.others) + 1 {
-		if h := s.at(i); h.Hold != nil {
-			h.Hold.Release()
+		hold := s.at(i).Hold
+		if hold != nil {
+			hold.Release()
 		}
 	}
 }
@@ -131,8 +134,9 @@ func (s *Slot) giveBack() {
 // Lost is closed when the store has taken this process for dead. It is nil if that cannot be.
 func (s *Slot) Lost() <-chan struct{} {
 	for i := range len(s.others) + 1 {
-		if h := s.at(i); h.Hold != nil && h.Lost() != nil {
-			return h.Lost()
+		hold := s.at(i).Hold
+		if hold != nil && hold.Lost() != nil {
+			return hold.Lost()
 		}
 	}
 	return nil
@@ -142,9 +146,12 @@ func (s *Slot) Lost() <-chan struct{} {
 func (s *Slot) Answers() []PolicyAnswer {
 	all := make([]PolicyAnswer, len(s.others)+1)
 	for i := range all {
-		h := s.at(i)
-		all[i] = PolicyAnswer{Limiter: h.of.name, Policy: h.of.name, Allowed: true, Limit: h.Limit, Remaining: h.Limit - h.Held}
-		if h.Source == step.SourceOpen {
+		held := s.at(i)
+		name := held.limit.name
+		all[i] = PolicyAnswer{
+			Limiter: name, Policy: name, Allowed: true, Limit: held.Limit, Remaining: held.Limit - held.Held,
+		}
+		if held.Source == step.SourceOpen {
 			all[i].Remaining = step.MaxInt
 		}
 	}
@@ -160,8 +167,8 @@ func Full(err error) (PolicyAnswer, bool) {
 	return PolicyAnswer{Limiter: full.Name, Policy: full.Name, Limit: full.Limit}, true
 }
 
-// Take acquires a slot for each claim, in their order, at once or not at all, and s, which must be zero, holds them. If a
-// claim has a Queue, it is the only one, and waits. After an error s holds nothing, and need not be released.
+// Take acquires a slot for each claim, in their order, at once or not at all, and s, which must be zero, holds them. If
+// a claim has a Queue, it is the only one, and waits. After an error s holds nothing, and need not be released.
 func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	if ctx == nil {
 		return ErrNoContext
@@ -173,58 +180,70 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	defer func() {
 		if !done { // also if an observer panics
 			s.giveBack()
-			s.first.of = nil // to release it would tell the observer of slots that nobody holds
+			s.first.limit = nil // to release it would tell the observer of slots that nobody holds
 		}
 	}()
-	from := 0 // of those that are told of
+	// If slots are full, only they have refused. Of any other error it does not matter which claim met it: nobody has
+	// decided about any of them.
+	told := claims
+	firstTold := 0
 	for i := range claims {
-		if err = claims[i].take(ctx, s.at(i)); err == nil {
+		err = claims[i].take(ctx, s.at(i))
+		if err == nil {
 			continue
 		}
 		if _, full := Full(err); full {
-			from, claims = i, claims[:i+1]
+			told = claims[i : i+1]
+			firstTold = i
 		}
 		break
 	}
-	for i := from; i < len(claims); i++ {
-		claims[i].tell(ctx, s.at(i), err)
+	for i := range told {
+		told[i].tell(ctx, s.at(firstTold+i), err)
 	}
 	done = err == nil
 	return err
 }
 
 // take acquires one slot.
-func (c *Claim) take(ctx context.Context, h *held) (err error) {
-	if h.of = c.Slots; h.of.isClosed() {
+func (c *Claim) take(ctx context.Context, held *held) (err error) {
+	limit := c.Slots
+	held.limit = limit
+	if limit.isClosed() {
 		return slots.ErrClosed
 	}
-	if h.of.fault != nil {
-		return h.of.fault
+	if limit.fault != nil {
+		return limit.fault
 	}
-	claim := slots.Acquisition{Name: h.of.name, Key: c.Key, Limit: h.of.Limit(c.Key), OneMore: c.OneMore, Queue: c.Queue}
-	start := h.of.store.begin()
-	h.Grant, err = h.of.store.Slots.Acquire(ctx, claim)
-	h.took = took(start)
-	if err == nil && h.of.isClosed() { // meanwhile
+	start := limit.stores.begin()
+	held.Grant, err = limit.stores.Slots.Acquire(ctx, slots.Acquisition{
+		Name: limit.name, Key: c.Key, Limit: limit.Limit(c.Key), OneMore: c.OneMore, Queue: c.Queue,
+	})
+	held.took = took(start)
+	if err == nil && limit.isClosed() { // meanwhile
 		return slots.ErrClosed
 	}
 	return err
 }
 
 // tell tells the store's observer what became of a claim.
-func (c *Claim) tell(ctx context.Context, h *held, err error) {
-	o := c.Slots.store.Observer
-	if o == nil || o.Acquired == nil {
+func (c *Claim) tell(ctx context.Context, held *held, err error) {
+	observer := c.Slots.stores.Observer
+	if observer == nil || observer.Acquired == nil {
 		return
 	}
-	e := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: h.Source, Took: h.took}
+	event := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: held.Source, Took: held.took}
 	var full *slots.FullError
-	if errors.As(err, &full) {
-		e.Source, e.ObserveOnly, e.Key = full.Source, ctxmark.IsObserveOnly(ctx), hidden.Of(c.Key)
-	} else if err != nil {
-		e.Source, e.Err = step.SourceNone, err
+	switch {
+	case errors.As(err, &full):
+		event.Source = full.Source
+		event.ObserveOnly = ctxmark.IsObserveOnly(ctx)
+		event.Key = hidden.Of(c.Key)
+	case err != nil:
+		event.Source = step.SourceNone
+		event.Err = err
 	}
-	o.Acquired(ctx, e)
+	observer.Acquired(ctx, event)
 }
 
 // The notices of slots, which reach all processes that hold some of a key.
@@ -235,4 +254,4 @@ type (
 )
 
 // Notices returns what sends and hears the notices of the slots.
-func (s *SlotLimit) Notices() slots.Noticer { return s.store.Slots }
+func (s *SlotLimit) Notices() slots.Noticer { return s.stores.Slots }

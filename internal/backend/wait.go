@@ -13,97 +13,114 @@ import (
 
 // Wait charges n units as soon as they are admitted. Callers in this process that wait for one key are served in their
 // order, under all plans of the limiter. After an error the decision is the last refusal, if there was one.
-func (l *Limiter) Wait(ctx context.Context, key string, n int64, d *Decision) error {
+func (l *Limiter) Wait(ctx context.Context, key string, n int64, decision *Decision) error {
 	if ctx == nil || n <= 0 {
 		return malformed(ctx, n, 1)
 	}
 	n = min(n, step.MaxInt)
-	ps, err := l.Of(key)
+	policies, err := l.Of(key)
 	if err != nil {
 		return err
 	}
-	if ps.Constant || n > ps.Max { // a wait would change nothing
-		if err = l.Decide(ctx, step.Allow, key, n, d); err == nil && !d.Allowed {
+	// Of what is always decided in the same way, a wait would change nothing.
+	if policies.Constant || n > policies.Max {
+		err = l.Decide(ctx, step.Allow, key, n, decision)
+		if err == nil && !decision.Allowed {
 			err = store.ErrNever
 		}
 		return err
 	}
-	if err = ctx.Err(); err == nil {
+	err = ctx.Err()
+	if err == nil {
 		err = l.lines.enter(ctx, key)
 	}
 	if err != nil {
-		if o := l.store.Observer; o != nil && o.Decided != nil {
-			o.Decided(ctx, store.DecisionEvent{Limiter: l.name, Units: n, Err: err})
-		}
+		l.tellGone(ctx, n, err)
 		return err
 	}
 	defer l.lines.leave(key)
+	// Who waits elsewhere may be quicker, so it may take more than one try.
 	for {
-		*d = Decision{}
-		if err := l.Decide(ctx, step.Allow, key, n, d); err != nil || d.Allowed {
+		*decision = Decision{}
+		err = l.Decide(ctx, step.Allow, key, n, decision)
+		if err != nil || decision.Allowed {
 			return err
 		}
-		wait := d.RetryAfter()
-		if wait == never {
-			return store.ErrNever
-		}
-		if end, ok := ctx.Deadline(); ok && time.Until(end) < wait {
-			return fmt.Errorf("headgate: a wait of %v is too long: %w", wait, context.DeadlineExceeded)
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-		}
-		if err := ctx.Err(); err != nil { // it may have ended when the timer did
+		err = sleep(ctx, decision.RetryAfter())
+		if err != nil {
 			return err
 		}
 	}
+}
+
+// tellGone tells the observer of who has gone before it was asked.
+func (l *Limiter) tellGone(ctx context.Context, n int64, err error) {
+	observer := l.stores.Observer
+	if observer != nil && observer.Decided != nil {
+		observer.Decided(ctx, store.DecisionEvent{Limiter: l.name, Units: n, Err: err})
+	}
+}
+
+// sleep waits, unless it is known before that this is in vain.
+func sleep(ctx context.Context, wait time.Duration) error {
+	if wait == never {
+		return store.ErrNever
+	}
+	end, ok := ctx.Deadline()
+	if ok && time.Until(end) < wait {
+		return fmt.Errorf("headgate: a wait of %v is too long: %w", wait, context.DeadlineExceeded)
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return ctx.Err() // it may have ended when the timer did
 }
 
 // lines has a line of callers for each key that somebody waits for. The first of a line has the turn.
 type lines struct {
-	mu   sync.Mutex
-	keys map[string]*list.List // of chan struct{}, which are closed when their turn comes
+	mu    sync.Mutex
+	byKey map[string]*list.List // of chan struct{}, which are closed when their turn comes
 }
 
 // enter waits for the turn. If the context ends before, the caller has left the line.
-func (t *lines) enter(ctx context.Context, key string) error {
-	t.mu.Lock()
-	line := t.keys[key]
+func (ls *lines) enter(ctx context.Context, key string) error {
+	ls.mu.Lock()
+	line := ls.byKey[key]
 	if line == nil {
 		line = list.New()
-		if t.keys == nil {
-			t.keys = make(map[string]*list.List)
+		if ls.byKey == nil {
+			ls.byKey = make(map[string]*list.List)
 		}
-		t.keys[key] = line
+		ls.byKey[key] = line
 	}
 	turn := make(chan struct{})
 	place := line.PushBack(turn)
 	if line.Len() == 1 {
 		close(turn)
 	}
-	t.mu.Unlock()
+	ls.mu.Unlock()
 	select {
 	case <-turn:
 	case <-ctx.Done():
 	}
 	err := ctx.Err() // it may have ended when the turn came
 	if err != nil {
-		t.remove(key, place)
+		ls.remove(key, place)
 	}
 	return err
 }
 
 // leave ends the turn of the first.
-func (t *lines) leave(key string) { t.remove(key, nil) }
+func (ls *lines) leave(key string) { ls.remove(key, nil) }
 
 // remove takes a place, or the first, out of the line. If it was the first, the next has the turn.
-func (t *lines) remove(key string, place *list.Element) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	line := t.keys[key]
+func (ls *lines) remove(key string, place *list.Element) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	line := ls.byKey[key]
 	first := line.Front()
 	if place == nil {
 		place = first
@@ -111,7 +128,7 @@ func (t *lines) remove(key string, place *list.Element) {
 	line.Remove(place)
 	switch {
 	case line.Len() == 0:
-		delete(t.keys, key)
+		delete(ls.byKey, key)
 	case place == first:
 		close(line.Front().Value.(chan struct{}))
 	}
