@@ -108,9 +108,9 @@ func check(_ context.Context, c *call) (int, error) {
 
 // A jsonChange is a change as -json prints it.
 type jsonChange struct {
-	Text  string `json:"text"`
-	Key   string `json:"key,omitempty"`
-	Fresh bool   `json:"fresh,omitempty"` // keys start fresh
+	Text        string `json:"text"`
+	Key         string `json:"key,omitempty"`
+	StartsFresh bool   `json:"fresh,omitempty"`
 }
 
 // changes returns what changes between two documents, with keys.

@@ -14,46 +14,56 @@ import (
 
 // A Change is one thing that changes between two documents.
 type Change struct {
-	Text  string // without keys
-	Key   string // of an override: for the terminal of whoever has the documents, and for no log
-	Fresh bool   // keys start fresh: what they have used under the old policy does not count under the new one
+	Text        string // without keys
+	Key         string // of an override: for the terminal of whoever has the documents, and for no log
+	StartsFresh bool   // what keys have used under the old policy does not count under the new one
 }
 
 func (c Change) String() string { return c.Text }
 
-const fresh = "; starts fresh: at most the old and the new limit together"
+// freshNote is the end of a text about keys that start fresh.
+const freshNote = "; starts fresh: at most the old and the new limit together"
 
 // Diff returns the changes if one document takes the place of another, which may be nil.
 func Diff(from, to *Document) (changes []Change) {
 	if from == nil {
 		return nil
 	}
-	for _, kinds := range [][2]map[string]*Limit{{from.Limits, to.Limits}, {from.Slots, to.Slots}} {
-		for _, name := range names(kinds[0], kinds[1]) {
-			was, is := kinds[0][name], kinds[1][name]
-			switch {
-			case was == nil:
-				changes = append(changes, Change{Text: title(is) + "new, plans " + strings.Join(names(is.Plans, nil), ", ")})
-			case is == nil:
-				changes = append(changes, Change{Text: title(was) + "gone"})
-			default:
-				changes = append(append(changes, plansDiff(was, is)...), overridesDiff(was, is)...)
-			}
+	// Limits and slots may have the same names.
+	changes = limitsDiff(from.Limits, to.Limits)
+	return append(changes, limitsDiff(from.Slots, to.Slots)...)
+}
+
+// limitsDiff compares limits, or slots, by their names.
+func limitsDiff(before, after map[string]*Limit) (changes []Change) {
+	for _, name := range names(before, after) {
+		was := before[name]
+		is := after[name]
+		switch {
+		case was == nil:
+			plans := strings.Join(names(is.Plans, nil), ", ")
+			changes = append(changes, Change{Text: title(is) + "new, plans " + plans})
+		case is == nil:
+			changes = append(changes, Change{Text: title(was) + "gone"})
+		default:
+			changes = append(changes, plansDiff(was, is)...)
+			changes = append(changes, overridesDiff(was, is)...)
 		}
 	}
 	return changes
 }
 
-func title(l *Limit) string {
-	if l.Slots {
-		return fmt.Sprintf("slots %q: ", l.Name)
+// title begins the text of a change.
+func title(limit *Limit) string {
+	if limit.Slots {
+		return fmt.Sprintf("slots %q: ", limit.Name)
 	}
-	return fmt.Sprintf("limit %q: ", l.Name)
+	return fmt.Sprintf("limit %q: ", limit.Name)
 }
 
 // names returns the names of two maps, in order.
-func names[T any](a, b map[string]T) []string {
-	all := slices.AppendSeq(slices.Collect(maps.Keys(a)), maps.Keys(b))
+func names[T any](some, others map[string]T) []string {
+	all := slices.AppendSeq(slices.Collect(maps.Keys(some)), maps.Keys(others))
 	slices.Sort(all)
 	return slices.Compact(all)
 }
@@ -71,133 +81,161 @@ func arrow(was, is string) string {
 	return was + " -> " + is
 }
 
+// plansDiff compares the plans of a limit. Of one that stays, the policies are compared by their names: a whole plan in
+// one line would hide which of them changes.
 func plansDiff(was, is *Limit) (changes []Change) {
-	add := func(what, text string, isFresh bool) {
+	add := func(what, text string, startsFresh bool) {
 		if text != "" {
-			changes = append(changes, Change{Text: title(is) + what + ": " + text, Fresh: isFresh})
+			changes = append(changes, Change{Text: title(is) + what + ": " + text, StartsFresh: startsFresh})
 		}
 	}
 	add("default", arrow(was.Default, is.Default), false)
 	for _, name := range names(was.Plans, is.Plans) {
-		a, b := was.Plans[name], is.Plans[name]
-		if is.Slots || a == nil || b == nil {
-			add("plan "+name, arrow(planText(was, a), planText(is, b)), false)
+		oldPlan := was.Plans[name]
+		newPlan := is.Plans[name]
+		what := "plan " + name
+		if is.Slots || oldPlan == nil || newPlan == nil {
+			add(what, arrow(planText(was, oldPlan), planText(is, newPlan)), false)
 			continue
 		}
-		before, after := byName(a.Policies), byName(b.Policies)
-		for _, p := range names(before, after) {
-			what := "plan " + name
-			if p != "" {
-				what += ", " + p
+		before := byName(oldPlan.Policies)
+		after := byName(newPlan.Policies)
+		for _, policy := range names(before, after) {
+			which := what
+			if policy != "" {
+				which += ", " + policy
 			}
-			x, had := before[p]
-			y, has := after[p]
-			text, isFresh := arrow(policyText(x, had), policyText(y, has)), had && has && starts(x, y)
-			if isFresh {
-				text += fresh
+			text := arrow(policyText(before, policy), policyText(after, policy))
+			startsFresh := startsFresh(before, after, policy)
+			if startsFresh {
+				text += freshNote
 			}
-			add(what, text, isFresh)
+			add(which, text, startsFresh)
 		}
 	}
 	return changes
 }
 
+// byName returns policies by their names. The only one of a plan may have the name "".
 func byName(all []backend.Policy) map[string]backend.Policy {
-	m := make(map[string]backend.Policy, len(all))
-	for _, p := range all {
-		m[p.Name] = p
+	policies := make(map[string]backend.Policy, len(all))
+	for _, policy := range all {
+		policies[policy.Name] = policy
 	}
-	return m
+	return policies
 }
 
-// starts reports whether usage under one policy is none under another of that name.
-func starts(was, is backend.Policy) bool {
-	return !was.Constant() && !is.Constant() && was.Identity() != is.Identity()
+// startsFresh reports whether usage under a policy is none under the one that has its name afterwards.
+func startsFresh(before, after map[string]backend.Policy, name string) bool {
+	was, had := before[name]
+	is, has := after[name]
+	counts := had && has && !was.Constant() && !is.Constant() // both do
+	return counts && was.Identity() != is.Identity()
 }
 
-func policyText(p backend.Policy, is bool) string {
-	if !is {
+// policyText returns the text of the policy of a name, or "" if there is none.
+func policyText(policies map[string]backend.Policy, name string) string {
+	policy, has := policies[name]
+	if !has {
 		return ""
 	}
-	return p.String()
+	return policy.String()
 }
 
-func planText(l *Limit, p *Plan) string {
+// planText returns what a plan gives, or "" if there is none.
+func planText(limit *Limit, plan *Plan) string {
 	switch {
-	case p == nil:
+	case plan == nil:
 		return ""
-	case l.Slots && p.Slots == step.MaxInt:
+	case limit.Slots && plan.Slots == step.MaxInt:
 		return "unlimited"
-	case l.Slots:
-		return fmt.Sprint(p.Slots)
+	case limit.Slots:
+		return fmt.Sprint(plan.Slots)
 	}
-	var all []string
-	for _, q := range p.Policies {
-		text := q.String()
-		if q.Name != "" {
-			text = q.Name + ": " + text
+	var texts []string
+	for _, policy := range plan.Policies {
+		text := policy.String()
+		if policy.Name != "" {
+			text = policy.Name + ": " + text
 		}
-		all = append(all, text)
+		texts = append(texts, text)
 	}
-	return strings.Join(all, ", ")
+	return strings.Join(texts, ", ")
 }
 
 // overridesDiff compares overrides. One that is new, or gone, is compared with the default plan.
 func overridesDiff(was, is *Limit) (changes []Change) {
-	index := func(l *Limit) map[string]*Override {
-		m := make(map[string]*Override, len(l.Overrides))
-		for _, o := range l.Overrides {
-			m[o.Kind+" "+o.Value] = o
-		}
-		return m
-	}
-	before, after := index(was), index(is)
-	ids := maps.Clone(before)
-	maps.Copy(ids, after)
-	for _, o := range slices.SortedFunc(maps.Values(ids), func(a, b *Override) int {
-		return cmp.Or(int(a.place.Line-b.place.Line), strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value))
-	}) {
-		a, b := before[o.Kind+" "+o.Value], after[o.Kind+" "+o.Value]
-		text := arrow(overrideText(was, a), overrideText(is, b))
+	before := overridesByID(was)
+	after := overridesByID(is)
+	all := maps.Clone(before)
+	maps.Copy(all, after)
+	// They are told in the order of the document.
+	inOrder := slices.SortedFunc(maps.Values(all), func(a, b *Override) int {
+		byLine := int(a.place.Line - b.place.Line)
+		return cmp.Or(byLine, strings.Compare(a.Kind, b.Kind), strings.Compare(a.Value, b.Value))
+	})
+	for _, override := range inOrder {
+		oldOne := before[override.id()]
+		newOne := after[override.id()]
+		text := arrow(overrideText(was, oldOne), overrideText(is, newOne))
 		if text == "" {
 			continue
 		}
-		c := Change{Text: fmt.Sprintf("%soverride of a %s (line %d): %s", title(is), o.Kind, o.place.Line, text), Key: o.Value}
-		x, y := was.Plans[was.Default], is.Plans[is.Default]
-		if a != nil {
-			x = a.Is
+		change := Change{
+			Text: fmt.Sprintf("%soverride of a %s (line %d): %s", title(is), override.Kind, override.place.Line, text),
+			Key:  override.Value,
 		}
-		if b != nil {
-			y = b.Is
+		// A key that gets an override leaves the default plan for it, and comes back to that later.
+		oldPolicies := byName(planOf(was, oldOne).Policies)
+		newPolicies := byName(planOf(is, newOne).Policies)
+		for name := range newPolicies {
+			change.StartsFresh = change.StartsFresh || startsFresh(oldPolicies, newPolicies, name)
 		}
-		old := byName(x.Policies)
-		if c.Fresh = slices.ContainsFunc(y.Policies, func(p backend.Policy) bool {
-			q, had := old[p.Name]
-			return had && starts(q, p)
-		}); c.Fresh {
-			c.Text += fresh
+		if change.StartsFresh {
+			change.Text += freshNote
 		}
-		changes = append(changes, c)
+		changes = append(changes, change)
 	}
 	return changes
 }
 
-func overrideText(l *Limit, o *Override) string {
-	if o == nil {
+// id tells overrides of a limit from each other.
+func (o *Override) id() string { return o.Kind + " " + o.Value }
+
+// overridesByID returns the overrides of a limit by what tells them apart.
+func overridesByID(limit *Limit) map[string]*Override {
+	all := make(map[string]*Override, len(limit.Overrides))
+	for _, override := range limit.Overrides {
+		all[override.id()] = override
+	}
+	return all
+}
+
+// planOf returns what applies to the keys of an override, which may be nil.
+func planOf(limit *Limit, override *Override) *Plan {
+	if override == nil {
+		return limit.Plans[limit.Default]
+	}
+	return override.Plan
+}
+
+// overrideText returns what an override gives and when, without the key.
+func overrideText(limit *Limit, override *Override) string {
+	if override == nil {
 		return ""
 	}
-	text := "plan " + o.Plan
-	if o.Plan == "" {
-		text = planText(l, o.Is)
+	text := "plan " + override.PlanName
+	if override.PlanName == "" {
+		text = planText(limit, override.Plan)
 	}
-	if !o.From.IsZero() {
-		text += ", from " + o.From.Format(time.RFC3339)
+	if !override.From.IsZero() {
+		text += ", from " + override.From.Format(time.RFC3339)
 	}
-	if !o.Until.IsZero() {
-		text += ", until " + o.Until.Format(time.RFC3339)
+	if !override.Until.IsZero() {
+		text += ", until " + override.Until.Format(time.RFC3339)
 	}
-	if o.Note != "" {
-		text += fmt.Sprintf(", note %q", o.Note)
+	if override.Note != "" {
+		text += fmt.Sprintf(", note %q", override.Note)
 	}
 	return text
 }

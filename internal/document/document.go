@@ -1,4 +1,11 @@
 // Package document reads documents of limits: what they say, what is wrong with them, and what changes between two.
+//
+//	document.go  a text ─▶ a tree (package yamltree) ─▶ limits with plans ─▶ tables, for package plans
+//	override.go  the overrides of a limit, and a hint for each that can never apply
+//	diff.go      what changes if one document takes the place of another
+//
+// All mistakes of a document are found together, each with its place and with what to write. So a function that reads a
+// part leaves its faults in the reader and goes on; whoever needs a part without faults counts them before and after.
 package document
 
 import (
@@ -34,8 +41,8 @@ type Limit struct {
 	Plans     map[string]*Plan
 	Overrides []*Override
 
-	place yamltree.Place
-	own   map[string]*Plan // by their texts, each once: large documents repeat few
+	place       yamltree.Place
+	plansByText map[string]*Plan // while it is read: large documents repeat few
 }
 
 // A Plan is what a plan, or an override of its own, gives: policies, or a number of slots.
@@ -51,8 +58,8 @@ type Plan struct {
 type Override struct {
 	Kind        string // key, prefix or network
 	Value       string
-	Plan        string // "" if it is of its own
-	Is          *Plan
+	PlanName    string // "" if the plan is of its own
+	Plan        *Plan
 	From, Until time.Time
 	Note        string
 
@@ -81,8 +88,10 @@ type reader struct{ *yamltree.Reader }
 // Parse reads a text in YAML or JSON. The error is Faults, with all mistakes.
 func Parse(text []byte) (*Document, error) {
 	r := &reader{new(yamltree.Reader)}
+	// Where the tree itself is at fault there is no root, and nothing more to say.
 	d := new(Document)
-	if root := r.Load(text); root != nil {
+	root := r.Load(text)
+	if root != nil {
 		fields := r.Fields(root, "the document", "limits", "slots", "$schema")
 		d = Parts(r.Reader, fields["limits"], fields["slots"])
 		r.Text(fields["$schema"], "the schema")
@@ -93,7 +102,8 @@ func Parse(text []byte) (*Document, error) {
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	d.Version, d.Warnings = Version(text), r.Warnings
+	d.Version = Version(text)
+	d.Warnings = r.Warnings
 	return d, nil
 }
 
@@ -102,163 +112,205 @@ func Parse(text []byte) (*Document, error) {
 func Parts(from *yamltree.Reader, limits, slots *yaml.Node) *Document {
 	r := &reader{from}
 	d := &Document{Limits: map[string]*Limit{}, Slots: map[string]*Limit{}}
-	r.Each(limits, "limits", "a name", func(k, v *yaml.Node) { d.Limits[k.Value] = r.limit(k, v, false) })
-	r.Each(slots, "slots", "a name", func(k, v *yaml.Node) { d.Slots[k.Value] = r.limit(k, v, true) })
+	r.Each(limits, "limits", "a name", func(name, value *yaml.Node) {
+		d.Limits[name.Value] = r.limit(name, value, false)
+	})
+	r.Each(slots, "slots", "a name", func(name, value *yaml.Node) {
+		d.Slots[name.Value] = r.limit(name, value, true)
+	})
 	return d
 }
 
 // limit reads one limit, or slots of one name.
-func (r *reader) limit(k, n *yaml.Node, slots bool) *Limit {
-	l := &Limit{Name: k.Value, Slots: slots, Plans: map[string]*Plan{}, place: yamltree.PlaceOf(k), own: map[string]*Plan{}}
-	if err := backend.CheckName(l.Name); err != nil {
-		r.Fault(k, "%v", err)
+func (r *reader) limit(name, node *yaml.Node, slots bool) *Limit {
+	limit := &Limit{
+		Name: name.Value, Slots: slots, Plans: map[string]*Plan{},
+		place: yamltree.PlaceOf(name), plansByText: map[string]*Plan{},
 	}
-	fields := r.Fields(n, "a limit", "default", "plans", "overrides")
-	r.Each(fields["plans"], "plans", "the name of a plan", func(k, v *yaml.Node) {
-		if !plain(k.Value) {
-			r.Fault(k, "the name of a plan has 1 to 64 letters, digits, - and _")
+	if err := backend.CheckName(limit.Name); err != nil {
+		r.Fault(name, "%v", err)
+	}
+	fields := r.Fields(node, "a limit", "default", "plans", "overrides")
+	r.Each(fields["plans"], "plans", "the name of a plan", func(name, value *yaml.Node) {
+		if !isPlanName(name.Value) {
+			r.Fault(name, "the name of a plan has 1 to 64 letters, digits, - and _")
 		}
-		l.Plans[k.Value] = r.plan(l, v)
+		limit.Plans[name.Value] = r.plan(limit, value)
 	})
-	switch v := fields["default"]; {
-	case v != nil:
-		if l.Default = r.Text(v, "default"); l.Default != "" && l.Plans[l.Default] == nil {
-			r.Fault(v, "there is no such plan")
-		}
-	case len(l.Plans) == 1:
-		for l.Default = range l.Plans {
-		}
-	case len(l.Plans) > 1:
-		r.Fault(k, "it needs a default: the plan of requests that name none, usually the smallest")
-	case n.Kind == yaml.MappingNode:
-		r.Fault(k, "it has no plans")
-	}
+	r.standard(limit, name, node, fields["default"])
+	// Overrides name plans, so they come last.
 	if r.Is(fields["overrides"], "overrides", "a list") {
-		r.overrides(l, fields["overrides"])
+		r.overrides(limit, fields["overrides"])
 	}
-	r.strangers(l)
-	l.own = nil
-	return l
+	r.warnOfFreshStarts(limit)
+	limit.plansByText = nil
+	return limit
 }
 
-// plain reports whether a name can be one of a plan.
-func plain(s string) bool {
-	return s != "" && len(s) <= 64 && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == ""
+// standard reads which plan is the default. The only plan need not be named.
+func (r *reader) standard(limit *Limit, name, node, standard *yaml.Node) {
+	switch {
+	case standard != nil:
+		limit.Default = r.Text(standard, "default")
+		if limit.Default != "" && limit.Plans[limit.Default] == nil {
+			r.Fault(standard, "there is no such plan")
+		}
+	case len(limit.Plans) == 1:
+		for only := range limit.Plans {
+			limit.Default = only
+		}
+	case len(limit.Plans) > 1:
+		r.Fault(name, "it needs a default: the plan of requests that name none, usually the smallest")
+	case node.Kind == yaml.MappingNode:
+		r.Fault(name, "it has no plans")
+	}
+}
+
+// isPlanName reports whether a name can be one of a plan. Plans are in headers and in labels of metrics.
+func isPlanName(name string) bool {
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+	return name != "" && len(name) <= 64 && strings.Trim(name, allowed) == ""
 }
 
 // plan reads the policies of a plan, or its number of slots.
-func (r *reader) plan(l *Limit, n *yaml.Node) *Plan {
-	p := &Plan{place: yamltree.PlaceOf(n)}
-	if n.Kind == 0 {
-		return p
+func (r *reader) plan(limit *Limit, node *yaml.Node) *Plan {
+	plan := &Plan{place: yamltree.PlaceOf(node)}
+	if node.Kind == 0 { // it was at fault
+		return plan
 	}
-	if l.Slots {
-		p.Slots = r.slots(n)
-		return p
+	if limit.Slots {
+		plan.Slots = r.slots(node)
+		return plan
 	}
-	places, before := []*yaml.Node{n}, len(r.Faults)
-	switch yamltree.Kind(n) {
-	case "a string":
-		p.Policies = []backend.Policy{r.policy(n, "")}
-	case "a map":
-		places = places[:0]
-		r.Each(n, "policies", "the name of a policy", func(k, v *yaml.Node) {
-			if err := backend.CheckName(k.Value); err != nil {
-				r.Fault(k, "%v", err)
-			}
-			p.Policies, places = append(p.Policies, r.policy(v, k.Value)), append(places, v)
-		})
-	default:
-		r.Fault(n, "it is %s, not a policy, such as sliding-log 60/minute, nor a map of them", yamltree.Kind(n))
-	}
+	before := len(r.Faults)
+	places := r.policies(plan, node)
 	if len(r.Faults) > before {
-		return p
+		return plan
 	}
-	text := planText(l, p)
-	if same := l.own[text]; same != nil {
+	// To prepare policies takes time and memory, so equal ones of a limit are one plan.
+	text := planText(limit, plan)
+	same := limit.plansByText[text]
+	if same != nil {
 		return same
 	}
-	p.Prepared = backend.Prepare(l.Name, p.Policies, func(i int, err error) {
-		at := n
+	plan.Prepared = backend.Prepare(limit.Name, plan.Policies, func(i int, err error) {
+		place := node
 		if i >= 0 {
-			at = places[i]
+			place = places[i]
 		}
-		r.Fault(at, "%v", err)
+		r.Fault(place, "%v", err)
 	})
 	if len(r.Faults) == before {
-		l.own[text] = p
+		limit.plansByText[text] = plan
 	}
-	return p
+	return plan
 }
 
-func (r *reader) slots(n *yaml.Node) int64 {
-	i, err := strconv.ParseInt(n.Value, 10, 64)
-	switch {
-	case yamltree.Kind(n) == "a string" && n.Value == "unlimited":
-		return step.MaxInt
-	case yamltree.Kind(n) == "a string" && n.Value == "blocked":
-		return 0
-	case yamltree.Kind(n) != "a number":
-		r.Fault(n, "it is %s, not a number of slots, unlimited or blocked", yamltree.Kind(n))
-	case err != nil || i < 0 || i > step.MaxInt || strconv.FormatInt(i, 10) != n.Value:
-		r.Fault(n, "it must be a whole number from 0 to 2^53-1")
+// policies reads the policies of a plan: one as a text, or a map of them by their names. It returns where each is.
+func (r *reader) policies(plan *Plan, node *yaml.Node) (places []*yaml.Node) {
+	switch yamltree.Kind(node) {
+	case "a string":
+		plan.Policies = []backend.Policy{r.policy(node, "")}
+		return []*yaml.Node{node}
+	case "a map":
+		r.Each(node, "policies", "the name of a policy", func(name, value *yaml.Node) {
+			if err := backend.CheckName(name.Value); err != nil {
+				r.Fault(name, "%v", err)
+			}
+			plan.Policies = append(plan.Policies, r.policy(value, name.Value))
+			places = append(places, value)
+		})
+		return places
 	}
-	return i
+	r.Fault(node, "it is %s, not a policy, such as sliding-log 60/minute, nor a map of them", yamltree.Kind(node))
+	return nil
+}
+
+// slots reads a number of slots. Other ways to write it, such as 007 and 1e2, are read differently by others.
+func (r *reader) slots(node *yaml.Node) int64 {
+	number, err := strconv.ParseInt(node.Value, 10, 64)
+	isWhole := err == nil && number >= 0 && number <= step.MaxInt && strconv.FormatInt(number, 10) == node.Value
+	kind := yamltree.Kind(node)
+	switch {
+	case kind == "a string" && node.Value == "unlimited":
+		return step.MaxInt
+	case kind == "a string" && node.Value == "blocked":
+		return 0
+	case kind != "a number":
+		r.Fault(node, "it is %s, not a number of slots, unlimited or blocked", kind)
+	case !isWhole:
+		r.Fault(node, "it must be a whole number from 0 to 2^53-1")
+	}
+	return number
 }
 
 // policy reads one policy. What does not begin with an algorithm is not repeated: it may be a key.
-func (r *reader) policy(n *yaml.Node, name string) backend.Policy {
-	if !r.Is(n, "a policy", "a string") {
+func (r *reader) policy(node *yaml.Node, name string) backend.Policy {
+	if !r.Is(node, "a policy", "a string") {
 		return backend.Policy{}
 	}
-	numbers, err := step.Parse(n.Value)
-	words := strings.Fields(n.Value)
+	// People paste a key to the wrong line, and faults are printed and logged.
+	numbers, err := step.Parse(node.Value)
+	words := strings.Fields(node.Value)
 	switch {
 	case len(words) == 0 || !slices.Contains(step.Words(), words[0]):
-		r.Fault(n, "it does not begin with an algorithm: one of %s", strings.Join(step.Words(), ", "))
+		r.Fault(node, "it does not begin with an algorithm: one of %s", strings.Join(step.Words(), ", "))
 	case err != nil:
-		r.Fault(n, "%s: %v", yamltree.Short(n.Value), err)
+		r.Fault(node, "%s: %v", yamltree.Short(node.Value), err)
 	}
 	return backend.Policy{Name: name, Numbers: numbers}
 }
 
-// strangers warns of plans of which no policy counts what one of the default plan counts, so that a key which
+// warnOfFreshStarts warns of plans of which no policy counts what one of the default plan counts, so that a key which
 // changes its plan starts fresh.
-func (r *reader) strangers(l *Limit) {
-	standard := l.Plans[l.Default]
-	for name, p := range l.Plans {
-		if standard == nil || p == standard || constant(p.Policies) || constant(standard.Policies) {
+func (r *reader) warnOfFreshStarts(limit *Limit) {
+	standard := limit.Plans[limit.Default]
+	if standard == nil || isConstant(standard.Policies) {
+		return
+	}
+	for name, plan := range limit.Plans {
+		if plan == standard || isConstant(plan.Policies) {
 			continue
 		}
-		if !slices.ContainsFunc(p.Policies, func(p backend.Policy) bool {
-			return slices.ContainsFunc(standard.Policies, func(q backend.Policy) bool {
-				return p.Name == q.Name && p.Algorithm == q.Algorithm && p.Period == q.Period &&
-					(p.Algorithm != step.Calendar || p.Identity() == q.Identity())
+		countsOn := slices.ContainsFunc(plan.Policies, func(policy backend.Policy) bool {
+			return slices.ContainsFunc(standard.Policies, func(other backend.Policy) bool {
+				return countAlike(policy, other)
 			})
-		}) {
-			r.Warn(p.place, "plan %s has no policy that counts as one of the default plan does, with its name, algorithm, "+
-				"period, first day and zone: keys that change between them start fresh", name)
+		})
+		if !countsOn {
+			r.Warn(plan.place, "plan %s has no policy that counts as one of the default plan does, with its name, "+
+				"algorithm, period, first day and zone: keys that change between them start fresh", name)
 		}
 	}
 }
 
-// constant reports whether policies count nothing.
-func constant(all []backend.Policy) bool { return len(all) == 0 || all[0].Constant() }
+// countAlike reports whether two policies count the same, as far as people see: a burst that differs is one that they
+// want.
+func countAlike(policy, other backend.Policy) bool {
+	if policy.Name != other.Name || policy.Algorithm != other.Algorithm || policy.Period != other.Period {
+		return false
+	}
+	return policy.Algorithm != step.Calendar || policy.Identity() == other.Identity()
+}
+
+// isConstant reports whether policies count nothing.
+func isConstant(all []backend.Policy) bool { return len(all) == 0 || all[0].Constant() }
 
 // Prepare asks a store about all policies. The error is Faults.
 func (d *Document) Prepare(ask func([]step.Policy) error) error {
 	r := &reader{new(yamltree.Reader)}
-	for _, l := range d.Limits {
-		given := map[*Plan]bool{} // each once
-		for _, p := range l.Plans {
-			given[p] = true
+	for _, limit := range d.Limits {
+		// Many overrides may have one plan.
+		given := map[*Plan]bool{}
+		for _, plan := range limit.Plans {
+			given[plan] = true
 		}
-		for _, o := range l.Overrides {
-			given[o.Is] = true
+		for _, override := range limit.Overrides {
+			given[override.Plan] = true
 		}
-		for p := range given {
-			if err := ask(p.Prepared.List); err != nil {
-				r.At(p.place, "%v", err)
+		for plan := range given {
+			if err := ask(plan.Prepared.List); err != nil {
+				r.At(plan.place, "%v", err)
 			}
 		}
 	}
@@ -266,37 +318,44 @@ func (d *Document) Prepare(ask func([]step.Policy) error) error {
 }
 
 // Tables returns the document as limiters and slots look it up.
-func (d *Document) Tables() (limits map[string]*plans.Table[*backend.Policies], slots map[string]*plans.Table[int64]) {
-	limits, slots = map[string]*plans.Table[*backend.Policies]{}, map[string]*plans.Table[int64]{}
-	for name, l := range d.Limits {
-		limits[name] = table(l, func(p *Plan) *backend.Policies { return p.Prepared })
+func (d *Document) Tables() (
+	limits map[string]*plans.Table[*backend.Policies], slots map[string]*plans.Table[int64],
+) {
+	limits = map[string]*plans.Table[*backend.Policies]{}
+	for name, limit := range d.Limits {
+		limits[name] = table(limit, func(plan *Plan) *backend.Policies { return plan.Prepared })
 	}
-	for name, l := range d.Slots {
-		slots[name] = table(l, func(p *Plan) int64 { return p.Slots })
+	slots = map[string]*plans.Table[int64]{}
+	for name, limit := range d.Slots {
+		slots[name] = table(limit, func(plan *Plan) int64 { return plan.Slots })
 	}
 	return limits, slots
 }
 
-func table[T any](l *Limit, value func(*Plan) T) *plans.Table[T] {
-	all := make(map[string]T, len(l.Plans))
-	for name, p := range l.Plans {
-		all[name] = value(p)
+// table returns the table of one limit, with what a function says of each plan.
+func table[T any](limit *Limit, valueOf func(*Plan) T) *plans.Table[T] {
+	values := make(map[string]T, len(limit.Plans))
+	for name, plan := range limit.Plans {
+		values[name] = valueOf(plan)
 	}
-	t := plans.NewTable(all[l.Default], all)
-	for _, o := range l.Overrides {
-		v, from, until := value(o.Is), micros(o.From), micros(o.Until)
-		switch o.Kind {
+	found := plans.NewTable(values[limit.Default], values)
+	for _, override := range limit.Overrides {
+		value := valueOf(override.Plan)
+		from := micros(override.From)
+		until := micros(override.Until)
+		switch override.Kind {
 		case "key":
-			t.Key(o.Value, v, from, until)
+			found.Key(override.Value, value, from, until)
 		case "network":
-			t.Network(o.network, v, from, until)
+			found.Network(override.network, value, from, until)
 		case "prefix":
-			t.Prefix(o.Value, v, from, until)
+			found.Prefix(override.Value, value, from, until)
 		}
 	}
-	return t
+	return found
 }
 
+// micros returns an instant in microseconds since 1970, or 0 for the zero time.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

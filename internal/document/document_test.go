@@ -439,8 +439,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// A key or a prefix that is meant for addresses, but never is a key of one, or is of others, too, is a warning that says what
-// to write; all else is none.
+// A key or a prefix that is meant for addresses, but never is a key of one, or is of others, too, is a warning that
+// says what to write; all else is none.
 func TestOverridesThatNeverApply(t *testing.T) {
 	for want, texts := range map[string][]string{
 		"no key has a mask":           {"203.0.113.0/255.255.255.0", "10.0.0.0/255.0.0.0", "203.0.113.0/0.0.0.255", "2001:db8::/ffff:ffff::"},
