@@ -232,8 +232,8 @@ func (r *reader) strangers(l *Limit) {
 		}
 		if !slices.ContainsFunc(p.Policies, func(p backend.Policy) bool {
 			return slices.ContainsFunc(standard.Policies, func(q backend.Policy) bool {
-				return p.Name == q.Name && p.Algorithm == q.Algorithm && p.Period == q.Period &&
-					(p.Algorithm != step.Calendar || p.Identity() == q.Identity())
+				return p.Name == q.Name && p.Kind == q.Kind && p.Period == q.Period &&
+					(p.Kind != step.Calendar || p.Identity() == q.Identity())
 			})
 		}) {
 			r.Warn(p.place, "plan %s has no policy that counts as one of the default plan does, with its name, algorithm, "+
