@@ -58,19 +58,19 @@ const (
 // Calendar admits n units in each day, week, month or year of the calendar, in UTC but for In. So it admits up to 2n around
 // the border of two, as a FixedWindow does.
 func Calendar(n int64, per Unit) Policy {
-	return Policy{numbers: step.Numbers{Algorithm: step.Calendar, Limit: n, Period: int64(per)}}
+	return Policy{numbers: step.Numbers{Kind: step.Calendar, Limit: n, Period: int64(per)}}
 }
 
 // Unlimited admits everything, and counts nothing.
 func Unlimited() Policy {
-	return Policy{numbers: step.Numbers{Algorithm: step.Constant, Limit: NoLimit}}
+	return Policy{numbers: step.Numbers{Kind: step.Constant, Limit: NoLimit}}
 }
 
 // Blocked admits nothing.
-func Blocked() Policy { return Policy{numbers: step.Numbers{Algorithm: step.Constant}} }
+func Blocked() Policy { return Policy{numbers: step.Numbers{Kind: step.Constant}} }
 
-func policy(a step.Algorithm, n int64, per time.Duration) Policy {
-	p := Policy{numbers: step.Numbers{Algorithm: a, Limit: n, Period: per.Microseconds()}}
+func policy(a step.Kind, n int64, per time.Duration) Policy {
+	p := Policy{numbers: step.Numbers{Kind: a, Limit: n, Period: per.Microseconds()}}
 	if per%time.Microsecond != 0 {
 		p.numbers.Period = step.NoPeriod
 	}

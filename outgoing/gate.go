@@ -32,7 +32,7 @@ func newGate(l *backend.Limiter, own *backend.Policies) (*gate, error) {
 	}
 	var faults []error
 	block := backend.Prepare(l.Name(), []backend.Policy{{Name: blockPolicy, Numbers: step.Numbers{
-		Algorithm: step.TokenBucket, Limit: 1, Period: 1, Burst: 1, Debt: 2 * longestBlock.Microseconds(),
+		Kind: step.TokenBucket, Limit: 1, Period: 1, Burst: 1, Debt: 2 * longestBlock.Microseconds(),
 	}}}, func(_ int, err error) { faults = append(faults, err) })
 	all := &backend.Policies{Max: own.Max}
 	if !own.Constant { // Unlimited must be alone
@@ -61,10 +61,10 @@ func (g *gate) block(ctx context.Context, key string, units int64) bool {
 	_, err := g.limiter.Stores().Rates.Ask(ctx, step.Peek, cells)
 	if left := units - cells[0].RetryAfter; err == nil && left > 0 && cells[0].Source != step.SourceOpen {
 		cells[0] = c
-		cells[0].N = left
+		cells[0].Units = left
 		_, err = g.limiter.Stores().Rates.Ask(ctx, step.Settle, cells)
 		if surplus := cells[0].RetryAfter - units; err == nil && surplus > 0 {
-			cells[0].N = -surplus
+			cells[0].Units = -surplus
 			_, err = g.limiter.Stores().Rates.Ask(ctx, step.Settle, cells)
 		}
 	}

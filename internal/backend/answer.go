@@ -26,10 +26,10 @@ func (d *Decision) Len() int { return int(d.count) }
 func (d *Decision) At(i int) PolicyAnswer {
 	cell := &d.cells()[i]
 	answer := described(cell.Policy)
-	if d.Dated(i) && cell.At > 0 { // at 0 no store was asked, so nobody knows which window it is
-		answer.Window = Span(cell.Policy.WindowAt(cell.At))
+	if d.Dated(i) && cell.Instant > 0 { // at 0 no store was asked, so nobody knows which window it is
+		answer.Window = Span(cell.Policy.WindowAt(cell.Instant))
 	}
-	answer.Allowed = cell.Short == 0
+	answer.Allowed = cell.Shortfall == 0
 	answer.Remaining = cell.Remaining
 	answer.NextAfter = Span(cell.NextAfter)
 	answer.ResetAfter = Span(cell.ResetAfter)
@@ -38,7 +38,7 @@ func (d *Decision) At(i int) PolicyAnswer {
 }
 
 // Dated reports whether the windows of the i-th policy have several lengths, as months have.
-func (d *Decision) Dated(i int) bool { return d.cells()[i].Policy.Algorithm == step.Calendar }
+func (d *Decision) Dated(i int) bool { return d.cells()[i].Policy.Kind == step.Calendar }
 
 // described returns an answer without numbers of a key.
 func described(policy *step.Policy) PolicyAnswer {
@@ -81,7 +81,7 @@ func totals(cells []step.Cell, allowed bool) (t Totals) {
 	longestWait := int64(0) // of those that refuse
 	for i := range cells {
 		cell := &cells[i]
-		refuses := !allowed && cell.Short > 0
+		refuses := !allowed && cell.Shortfall > 0
 		switch {
 		case t.Decider == nil, allowed && cell.Remaining < t.Remaining:
 			t.Decider = cell.Policy
@@ -120,7 +120,7 @@ func (d *Decision) Part(i, n int) (part PolicyAnswer, uncovered int64) {
 func (d *Decision) RetryAfter() time.Duration { return Span(d.Totals().RetryAfter) }
 
 // Uncovered returns the number of units of the i-th policy for which there was no room: of a report.
-func (d *Decision) Uncovered(i int) int64 { return d.cells()[i].Short }
+func (d *Decision) Uncovered(i int) int64 { return d.cells()[i].Shortfall }
 
 // MostUncovered returns the largest of these.
 func (d *Decision) MostUncovered() int64 { return uncoveredBy(d.cells()) }
@@ -128,7 +128,7 @@ func (d *Decision) MostUncovered() int64 { return uncoveredBy(d.cells()) }
 // uncoveredBy returns the number of units for which any one policy had no room.
 func uncoveredBy(cells []step.Cell) (most int64) {
 	for i := range cells {
-		most = max(most, cells[i].Short)
+		most = max(most, cells[i].Shortfall)
 	}
 	return most
 }
@@ -136,7 +136,7 @@ func uncoveredBy(cells []step.Cell) (most int64) {
 // unitsOf returns the units of a charge: a MinInterval counts one, whatever they are.
 func unitsOf(charge []step.Cell) (most int64) {
 	for i := range charge {
-		most = max(most, charge[i].N)
+		most = max(most, charge[i].Units)
 	}
 	return most
 }

@@ -37,11 +37,11 @@ func TestTotals(t *testing.T) {
 				cell.Source = step.SourceStore + step.Source(random.IntN(4))
 				cell.Remaining = random.Int64N(3)
 				cell.ResetAfter = random.Int64N(5)
-				cell.Short = random.Int64N(2)
-				if cell.Short > 0 {
+				cell.Shortfall = random.Int64N(2)
+				if cell.Shortfall > 0 {
 					cell.RetryAfter = 1 + random.Int64N(3)
 				}
-				allowed = allowed && cell.Short == 0
+				allowed = allowed && cell.Shortfall == 0
 			}
 			cells = append(cells, asked...)
 			return allowed
@@ -66,7 +66,7 @@ func modelTotals(cells []step.Cell, allowed bool) (want backend.Totals) {
 	decides := func(cell, other *step.Cell) bool { return cell.Remaining <= other.Remaining }
 	if !allowed {
 		decides = func(cell, other *step.Cell) bool {
-			return cell.Short > 0 && (other.Short == 0 || cell.RetryAfter >= other.RetryAfter)
+			return cell.Shortfall > 0 && (other.Shortfall == 0 || cell.RetryAfter >= other.RetryAfter)
 		}
 	}
 	want.Remaining = step.MaxInt

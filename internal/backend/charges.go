@@ -136,8 +136,8 @@ func (d *Decision) corrections(actual []int64) []step.Cell {
 		if cell.Policy.Last {
 			charge++
 		}
-		cell.N = used - cell.N
-		if cell.N != 0 && !cell.Policy.Constant() {
+		cell.Units = used - cell.Units
+		if cell.Units != 0 && !cell.Policy.Constant() {
 			changed = append(changed, cell)
 		}
 	}

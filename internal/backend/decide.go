@@ -269,7 +269,7 @@ func alone(cell *step.Cell, mode step.Mode) bool {
 	cell.Source = step.SourcePolicy
 	if mode == step.Settle {
 		cell.Settle(nil, 0)
-		return cell.Short == 0
+		return cell.Shortfall == 0
 	}
 	return cell.Take(nil, 0, false)
 }

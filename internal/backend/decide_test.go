@@ -43,8 +43,8 @@ func limiter(t *testing.T, s *backend.Stores, name string, numbers ...step.Numbe
 }
 
 func TestConstantPoliciesAmongOthers(t *testing.T) {
-	unlimited, blocked := step.Numbers{Algorithm: step.Constant, Limit: step.MaxInt}, step.Numbers{Algorithm: step.Constant}
-	window := step.Numbers{Algorithm: step.FixedWindow, Limit: 5, Period: time.Hour.Microseconds(), FromFirst: true}
+	unlimited, blocked := step.Numbers{Kind: step.Constant, Limit: step.MaxInt}, step.Numbers{Kind: step.Constant}
+	window := step.Numbers{Kind: step.FixedWindow, Limit: 5, Period: time.Hour.Microseconds(), FromFirst: true}
 	near := memory.New(0)
 	for name, s := range map[string]*backend.Stores{
 		"memory": {Rates: near, Memory: near},
@@ -83,8 +83,8 @@ func TestEventsHaveTheUnitsOfTheCharge(t *testing.T) {
 		Decided: func(_ context.Context, e store.DecisionEvent) { units = append(units, e.Units) },
 		Settled: func(_ context.Context, e store.SettleEvent) { units = append(units, e.Charged, e.Actual) },
 	}}
-	interval := step.Numbers{Algorithm: step.MinInterval, Limit: 1, Period: 1} // which counts calls
-	window := step.Numbers{Algorithm: step.FixedWindow, Limit: 9, Period: time.Hour.Microseconds()}
+	interval := step.Numbers{Kind: step.MinInterval, Limit: 1, Period: 1} // which counts calls
+	window := step.Numbers{Kind: step.FixedWindow, Limit: 9, Period: time.Hour.Microseconds()}
 	for _, numbers := range [][]step.Numbers{{interval, window}, {window, interval}} {
 		l, d := limiter(t, s, "l", numbers...), backend.Decision{}
 		units = nil
@@ -106,7 +106,7 @@ func TestEventsHaveTheUnitsOfTheCharge(t *testing.T) {
 
 func TestErrorsNameTheUnits(t *testing.T) {
 	near := memory.New(0)
-	l := limiter(t, &backend.Stores{Rates: near, Memory: near}, "l", step.Numbers{Algorithm: step.SlidingLog, Limit: 1, Period: 1e6})
+	l := limiter(t, &backend.Stores{Rates: near, Memory: near}, "l", step.Numbers{Kind: step.SlidingLog, Limit: 1, Period: 1e6})
 	var d backend.Decision
 	_, reported := l.Report(t.Context(), "a", -1, &d)
 	_, most := l.AtMost(t.Context(), "a", -2, &d)
@@ -135,7 +135,7 @@ func (f failing) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (al
 // As many units as fit are none, if the charge fails.
 func TestAtMostOfAStoreThatFails(t *testing.T) {
 	s := &backend.Stores{Rates: failing{memory.New(0)}}
-	l := limiter(t, s, "api", step.Numbers{Algorithm: step.FixedWindow, Limit: 5, Period: time.Hour.Microseconds()})
+	l := limiter(t, s, "api", step.Numbers{Kind: step.FixedWindow, Limit: 5, Period: time.Hour.Microseconds()})
 	for _, n := range []int64{1, 3} {
 		var d backend.Decision
 		if units, err := l.AtMost(t.Context(), "k", n, &d); units != 0 || !errors.Is(err, store.ErrUnavailable) {
@@ -145,7 +145,7 @@ func TestAtMostOfAStoreThatFails(t *testing.T) {
 }
 
 func fixedWindow(limit int64) step.Numbers {
-	return step.Numbers{Algorithm: step.FixedWindow, Limit: limit, Period: time.Hour.Microseconds()}
+	return step.Numbers{Kind: step.FixedWindow, Limit: limit, Period: time.Hour.Microseconds()}
 }
 
 // A flipping book has another version at each look, with another name of its policy.

@@ -100,7 +100,7 @@ func (d *Decision) tellSettled(
 			}
 			changed = true
 			if err == nil {
-				event.Uncovered = max(event.Uncovered, corrected[0].Short)
+				event.Uncovered = max(event.Uncovered, corrected[0].Shortfall)
 			}
 			corrected = corrected[1:]
 		}

@@ -287,10 +287,10 @@ func (r *reader) warnOfFreshStarts(limit *Limit) {
 // countAlike reports whether two policies count the same, as far as people see: a burst that differs is one that they
 // want.
 func countAlike(policy, other backend.Policy) bool {
-	if policy.Name != other.Name || policy.Algorithm != other.Algorithm || policy.Period != other.Period {
+	if policy.Name != other.Name || policy.Kind != other.Kind || policy.Period != other.Period {
 		return false
 	}
-	return policy.Algorithm != step.Calendar || policy.Identity() == other.Identity()
+	return policy.Kind != step.Calendar || policy.Identity() == other.Identity()
 }
 
 // isConstant reports whether policies count nothing.

@@ -63,7 +63,7 @@ func (e *entry) finish() (back []step.Cell) {
 	if e.left > 0 {
 		back = withUnits(e.cells, -e.left)
 		for i := range back {
-			back[i].At, back[i].Source = e.at, step.SourceStore
+			back[i].Instant, back[i].Source = e.at, step.SourceStore
 		}
 	}
 	e.left, e.at, e.until = 0, 0, instant{}
@@ -90,7 +90,7 @@ func (s *Leases) send(ctx context.Context, cells []step.Cell) {
 // giveBack gives units back in the background.
 func (s *Leases) giveBack(cells []step.Cell) {
 	f := func() { s.send(context.Background(), cells) }
-	if len(cells) > 0 && cells[0].N != 0 && !s.start(f) {
+	if len(cells) > 0 && cells[0].Units != 0 && !s.start(f) {
 		go f()
 	}
 }

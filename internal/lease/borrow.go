@@ -54,7 +54,7 @@ func (s *Leases) want(e *entry, now instant, n int64) int64 {
 		c := &e.cells[i]
 		life = min(life, c.Policy.Period*1000/4)
 		left := c.Remaining
-		if c.Policy.Algorithm != step.SlidingWindow && at >= c.Policy.LeaseEnd(e.as) {
+		if c.Policy.Kind != step.SlidingWindow && at >= c.Policy.LeaseEnd(e.as) {
 			left = c.Policy.Capacity() // a new window
 		}
 		space = min(space, left)
@@ -120,7 +120,7 @@ func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err 
 	}
 	for i := range cells {
 		if cells[i] = far[i]; allowed {
-			cells[i].N, cells[i].Remaining = b.n, far[i].Remaining+b.want
+			cells[i].Units, cells[i].Remaining = b.n, far[i].Remaining+b.want
 		}
 	}
 	return allowed, err
@@ -165,7 +165,7 @@ func (b *borrow) land(allowed bool, far []step.Cell, sent instant) {
 // hold has who was refused wait until the pause is over, too.
 func (e *entry) hold(charge []step.Cell, now instant) {
 	for i := range charge {
-		if c := &charge[i]; c.Short > 0 {
+		if c := &charge[i]; c.Shortfall > 0 {
 			c.RetryAfter = max(c.RetryAfter, (e.pause-now.mono)/1000+1)
 		}
 	}
@@ -173,12 +173,12 @@ func (e *entry) hold(charge []step.Cell, now instant) {
 
 // learn notes an answer of the store.
 func (e *entry) learn(far []step.Cell, now, sent instant) {
-	if far[0].At < e.as {
+	if far[0].Instant < e.as {
 		return // of two calls, this was the first
 	}
-	e.said, e.as, e.roundTrip, e.pause = now.mono, far[0].At, now.mono-sent.mono, 0
+	e.said, e.as, e.roundTrip, e.pause = now.mono, far[0].Instant, now.mono-sent.mono, 0
 	for i := range far {
-		e.cells[i].Short, e.cells[i].Reading = far[i].Short, far[i].Reading
+		e.cells[i].Shortfall, e.cells[i].Reading = far[i].Shortfall, far[i].Reading
 	}
 }
 
@@ -190,7 +190,7 @@ func (e *entry) lease(units int64, far []step.Cell, sent instant, life int64) (b
 	if units == 0 {
 		return nil
 	}
-	at, part := far[0].At, end(far, far[0].At)
+	at, part := far[0].Instant, end(far, far[0].Instant)
 	until := sent.add(min(life, (part-at-1)*999))
 	if e.at > 0 && e.end == part {
 		e.at, e.until = min(e.at, at), instant{max(e.until.mono, until.mono), max(e.until.wall, until.wall)}
@@ -205,7 +205,7 @@ func (e *entry) lease(units int64, far []step.Cell, sent instant, life int64) (b
 // pause returns for how long a refusal holds, in nanoseconds: never into the next part of time, where more may be left.
 // In a sliding window, units expire all the time.
 func (s *Leases) pause(charge []step.Cell) int64 {
-	at := charge[0].At
+	at := charge[0].Instant
 	span := min(s.life/pauses, int64(maxPause), (end(charge, at)-at-1)*1000)
 	for i := range charge {
 		if p := charge[i].Policy; p.Resolution > 0 {
@@ -219,7 +219,7 @@ func (s *Leases) pause(charge []step.Cell) int64 {
 func withUnits(cells []step.Cell, n int64) []step.Cell {
 	far := append([]step.Cell(nil), cells...)
 	for i := range far {
-		far[i].N = n
+		far[i].Units = n
 	}
 	return far
 }

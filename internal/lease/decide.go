@@ -17,7 +17,7 @@ func (s *Leases) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (al
 	case mode == step.Reset:
 		s.forget(cells)
 		defer s.forget(cells) // what was charged meanwhile may be forgotten, or not
-	case mode == step.Peek, len(charge) < len(cells), charge[0].N == 0:
+	case mode == step.Peek, len(charge) < len(cells), charge[0].Units == 0:
 		return s.together(ctx, mode, cells)
 	case leasable(charge):
 		return s.decide(ctx, charge)
@@ -42,7 +42,7 @@ func (s *Leases) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receip
 	if e := sh.of(cells); e != nil {
 		allowed, answered = e.answer(mode, cells, now)
 		if answered && mode == step.Allow {
-			e.demand.add(now.mono, s.life, cells[0].N)
+			e.demand.add(now.mono, s.life, cells[0].Units)
 		}
 		if allowed && receipt != nil {
 			if sh.calls%store.Many == 0 {
@@ -57,7 +57,7 @@ func (s *Leases) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receip
 }
 
 func (e *entry) answer(mode step.Mode, charge []step.Cell, now instant) (allowed, answered bool) {
-	n, held := charge[0].N, e.held(now)
+	n, held := charge[0].Units, e.held(now)
 	allowed = held > 0 && n <= held
 	if !allowed && (n != e.refused || now.mono >= e.pause) {
 		return false, false
@@ -67,8 +67,8 @@ func (e *entry) answer(mode step.Mode, charge []step.Cell, now instant) (allowed
 	}
 	e.read(charge, now)
 	for i := range charge {
-		if c, last := &charge[i], &e.cells[i]; !allowed && last.Short > 0 {
-			c.At, c.Short = e.as, last.Short
+		if c, last := &charge[i], &e.cells[i]; !allowed && last.Shortfall > 0 {
+			c.Instant, c.Shortfall = e.as, last.Shortfall
 			c.RetryAfter = less(last.RetryAfter, (now.mono-e.said)/1000)
 		}
 	}
@@ -83,7 +83,7 @@ func (e *entry) read(charge []step.Cell, now instant) {
 	passed, held := (now.mono-e.said)/1000, e.held(now)
 	for i := range charge {
 		c, r := &charge[i], &e.cells[i].Reading
-		c.At, c.Source, c.Short, c.RetryAfter = e.at, step.SourceLease, 0, 0
+		c.Instant, c.Source, c.Shortfall, c.RetryAfter = e.at, step.SourceLease, 0, 0
 		c.Remaining = min(r.Remaining+held, c.Policy.Capacity())
 		c.NextAfter, c.ResetAfter = less(r.NextAfter, passed), less(r.ResetAfter, passed)
 	}
@@ -103,7 +103,7 @@ func (s *Leases) decide(ctx context.Context, charge []step.Cell) (allowed bool, 
 			return s.next.Ask(ctx, step.Allow, charge)
 		}
 		if !waited {
-			e.demand.add(now.mono, s.life, charge[0].N)
+			e.demand.add(now.mono, s.life, charge[0].Units)
 		}
 		if allowed, answered := e.answer(step.Allow, charge, now); answered {
 			sh.mu.Unlock()
@@ -111,7 +111,7 @@ func (s *Leases) decide(ctx context.Context, charge []step.Cell) (allowed bool, 
 		}
 		call := e.call
 		if call == nil || waited {
-			b := s.borrow(e, began, now, charge[0].N)
+			b := s.borrow(e, began, now, charge[0].Units)
 			sh.mu.Unlock()
 			return b.run(s.within(ctx, began), charge)
 		}

@@ -155,7 +155,7 @@ func TestDemand(t *testing.T) {
 
 // A guard of two rules asks about a tenant and a user at once: both are busy, and perhaps only one of them can be leased.
 func TestTwoRules(t *testing.T) {
-	bucket := step.Numbers{Algorithm: step.TokenBucket, Limit: 400, Burst: 400, Period: 1e6}
+	bucket := step.Numbers{Kind: step.TokenBucket, Limit: 400, Burst: 400, Period: 1e6}
 	for name, user := range map[string]step.Numbers{"a leased user": fixed(400, time.Second), "an unleased user": bucket} {
 		for _, factor := range []float64{0.5, 0.8, 1, 1.2, 3} {
 			ld := load{[]step.Numbers{sliding(1000, time.Second, 10), user}, factor, false, 64, 0, 6 * time.Second}

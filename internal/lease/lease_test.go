@@ -94,7 +94,7 @@ func TestOneServerIsExact(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(seed), 3))
 			w := &walk{scene: sc, rng: rng, alone: memory.New(0), numbers: sets()[rng.IntN(len(sets()))]}
 			w.limiters = limiters(w.numbers, 100)
-			if slices.ContainsFunc(w.numbers, func(m step.Numbers) bool { return m.Algorithm == step.SlidingWindow && !m.NeverOver }) {
+			if slices.ContainsFunc(w.numbers, func(m step.Numbers) bool { return m.Kind == step.SlidingWindow && !m.NeverOver }) {
 				w.holds = leaseFor / pauses
 			}
 			for i := range 3000 {
@@ -162,7 +162,7 @@ func (w *walk) step() {
 	case op < 72: // some time ago, it was less
 		if len(w.receipts) > 0 {
 			i := w.rng.IntN(len(w.receipts))
-			w.settle(w.receipts[i], -1-w.rng.Int64N(w.receipts[i].here[0].N))
+			w.settle(w.receipts[i], -1-w.rng.Int64N(w.receipts[i].here[0].Units))
 			w.receipts = slices.Delete(w.receipts, i, i+1)
 		}
 	default:
@@ -213,8 +213,8 @@ func (w *walk) both(mode step.Mode, exact bool, cs ...charge) (allowed bool) {
 	for i := range here {
 		a, b := &here[i], &alone[i]
 		late := a.RetryAfter - b.RetryAfter
-		report := mode == step.Settle && (a.Short != b.Short || a.Remaining != b.Remaining)
-		if report || same != allowed || a.N != b.N || !allowed && (late < 0 && (a.Source == step.SourceStore || a.RetryAfter == 0) || late > 1 && w.holds == 0) {
+		report := mode == step.Settle && (a.Shortfall != b.Shortfall || a.Remaining != b.Remaining)
+		if report || same != allowed || a.Units != b.Units || !allowed && (late < 0 && (a.Source == step.SourceStore || a.RetryAfter == 0) || late > 1 && w.holds == 0) {
 			w.Errorf("mode %v: %v with leases: %+v; %v without: %+v", mode, allowed, *a, same, *b)
 		}
 	}
@@ -226,7 +226,7 @@ func (w *walk) settle(r receipt, n int64) {
 	synctest.Wait()
 	known, calls := false, w.link.calls.Load()
 	w.entryOf(w.limiters[w.plan], func(e *entry) {
-		same := r.here[0].At >= e.at && r.here[0].At < e.end
+		same := r.here[0].Instant >= e.at && r.here[0].Instant < e.end
 		known = e.is(r.here) && e.live(w.now()) && (n > 0 && e.left >= n || n < 0 && same)
 	})
 	_, _ = w.Leases.Ask(context.Background(), step.Settle, withUnits(r.here, n))
@@ -260,7 +260,7 @@ func TestFields(t *testing.T) {
 		before := remaining(sc.shared, l)
 		sc.ask(l)
 		c := sc.ask(l)[1]
-		if c.Source != step.SourceLease || c.At == 0 || c.Remaining != before-2 || c.NextAfter == 0 || c.ResetAfter == 0 {
+		if c.Source != step.SourceLease || c.Instant == 0 || c.Remaining != before-2 || c.NextAfter == 0 || c.ResetAfter == 0 {
 			t.Errorf("%d, %+v", before, c)
 		}
 		full := newLimiter("full", fixed(1, time.Hour))
@@ -381,9 +381,9 @@ func TestMemory(t *testing.T) {
 // A key that one server asks for is admitted when its refusal said so.
 func TestRetryAfterSuffices(t *testing.T) {
 	for _, m := range []step.Numbers{
-		{Algorithm: step.SlidingWindow, Limit: 600, Period: time.Minute.Microseconds(), Resolution: 10},
-		{Algorithm: step.SlidingWindow, Limit: 600, Period: time.Minute.Microseconds(), Resolution: 10, NeverOver: true},
-		{Algorithm: step.FixedWindow, Limit: 100, Period: time.Second.Microseconds()},
+		{Kind: step.SlidingWindow, Limit: 600, Period: time.Minute.Microseconds(), Resolution: 10},
+		{Kind: step.SlidingWindow, Limit: 600, Period: time.Minute.Microseconds(), Resolution: 10, NeverOver: true},
+		{Kind: step.FixedWindow, Limit: 100, Period: time.Second.Microseconds()},
 	} {
 		play(t, time.Second, func(sc *scene) {
 			l := newLimiter("api", m)
@@ -413,7 +413,7 @@ func TestRetryAfterSuffices(t *testing.T) {
 func TestCallersWhoLeaveLoseNoLease(t *testing.T) {
 	play(t, time.Second, func(sc *scene) {
 		const limit = 1_000_000
-		l := newLimiter("api", step.Numbers{Algorithm: step.FixedWindow, Limit: limit, Period: 24 * time.Hour.Microseconds()})
+		l := newLimiter("api", step.Numbers{Kind: step.FixedWindow, Limit: limit, Period: 24 * time.Hour.Microseconds()})
 		left, spent := int64(0), int64(0)
 		for range 20 {
 			for range 500 {
@@ -454,7 +454,7 @@ func TestCallersWhoLeaveLoseNoLease(t *testing.T) {
 // What a report, or a refused charge, gives back first takes no time of its own: all calls of a decision share a Timeout.
 func TestGivingBackSharesTheTimeout(t *testing.T) {
 	play(t, time.Second, func(sc *scene) {
-		l := newLimiter("api", step.Numbers{Algorithm: step.FixedWindow, Limit: 1_000_000, Period: 24 * time.Hour.Microseconds()})
+		l := newLimiter("api", step.Numbers{Kind: step.FixedWindow, Limit: 1_000_000, Period: 24 * time.Hour.Microseconds()})
 		sc.warm(l)
 		for sc.left(l) == 0 {
 			time.Sleep(2 * time.Millisecond)

@@ -38,7 +38,7 @@ func (s *Leases) together(ctx context.Context, mode step.Mode, cells []step.Cell
 	var spent [][]step.Cell
 	defer func() { // also if an observer panics: then it is not allowed
 		for _, charge := range spent {
-			if n := charge[0].N; !allowed && !s.restore(charge, n) {
+			if n := charge[0].Units; !allowed && !s.restore(charge, n) {
 				s.giveBack(withUnits(charge, -n))
 			}
 		}
@@ -74,7 +74,7 @@ func (s *Leases) isBusy(charge []step.Cell, allowed bool, sent instant) bool {
 	if e == nil {
 		return false
 	}
-	e.demand.add(now.mono, s.life, charge[0].N)
+	e.demand.add(now.mono, s.life, charge[0].Units)
 	if !allowed {
 		e.pause, e.refused = now.mono+s.pause(charge), -1 // no other question
 	}
@@ -115,7 +115,7 @@ func (s *Leases) restore(charge []step.Cell, n int64) bool {
 		return false
 	}
 	e.pause = 0 // also under another plan
-	if at := charge[0].At; !e.is(charge) || at < e.at || at >= e.end || !e.live(now) {
+	if at := charge[0].Instant; !e.is(charge) || at < e.at || at >= e.end || !e.live(now) {
 		return false
 	}
 	e.left += n
@@ -130,11 +130,11 @@ func (s *Leases) settle(ctx context.Context, cells []step.Cell) (allowed bool, e
 	ctx = s.within(ctx, began)
 	allowed, _, err = s.ask(ctx, step.Settle, cells, func(charge []step.Cell) (done bool) {
 		switch c := &charge[0]; {
-		case c.At == 0:
+		case c.Instant == 0:
 			s.returnLease(ctx, charge, began)
 		case c.Source != step.SourceStore && c.Source != step.SourceLease: // it goes back where it was made
-		case c.N < 0:
-			done = s.restore(charge, -c.N)
+		case c.Units < 0:
+			done = s.restore(charge, -c.Units)
 		default:
 			done, _ = s.Answer(step.Allow, charge, nil)
 		}

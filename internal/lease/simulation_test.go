@@ -88,7 +88,7 @@ func (l *link) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allo
 	copy(cells, far)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if q := (step.Cell{Policy: far[0].Policy, N: far[0].N}); !allowed && l.refused[q].Before(began) {
+	if q := (step.Cell{Policy: far[0].Policy, Units: far[0].Units}); !allowed && l.refused[q].Before(began) {
 		l.refused[q] = began
 	}
 	return allowed, nil
@@ -242,7 +242,7 @@ const leaseFor = 200 * time.Millisecond
 // many units: now, or a pause ago. Several charges are refused by the store only, now.
 func (sc *schedule) because(s *server, asked time.Time, cells []step.Cell, called bool) {
 	s.link.mu.Lock()
-	last := s.link.refused[step.Cell{Policy: cells[0].Policy, N: cells[0].N}]
+	last := s.link.refused[step.Cell{Policy: cells[0].Policy, Units: cells[0].Units}]
 	s.link.mu.Unlock()
 	since := asked.Add(-leaseFor/pauses - time.Millisecond - time.Duration(s.suspended.Load()))
 	if last.Before(since) && (!called || cells[len(cells)-1].Policy.Limiter == cells[0].Policy.Limiter) {
@@ -313,7 +313,7 @@ func (sc *schedule) note(cs []charge, cells []step.Cell, first int64) (notes []*
 	sc.mu.Lock()
 	defer sc.mu.Unlock()
 	for _, c := range cs {
-		a := &admitted{which: c.which, at: cells[0].At, n: cells[0].N}
+		a := &admitted{which: c.which, at: cells[0].Instant, n: cells[0].Units}
 		switch cells[0].Source {
 		case step.SourceLocal:
 			a.n = 0
@@ -324,7 +324,7 @@ func (sc *schedule) note(cs []charge, cells []step.Cell, first int64) (notes []*
 			}
 		}
 		for range sc.limiters[c.which] {
-			a.n = min(a.n, cells[0].N-cells[0].Short)
+			a.n = min(a.n, cells[0].Units-cells[0].Shortfall)
 			cells = cells[1:]
 		}
 		if notes = append(notes, a); a.n > 0 {
@@ -471,7 +471,7 @@ func (sc *schedule) exceeded(which int, m step.Numbers) (over int64) {
 	case half:
 		limit += 2*m.Limit*sc.resets + sc.lost
 	}
-	if m.Algorithm == step.SlidingWindow {
+	if m.Kind == step.SlidingWindow {
 		g = (m.Period + m.Resolution - 1) / m.Resolution
 	}
 	for i, a := range all {
@@ -494,11 +494,11 @@ func (sc *schedule) exceeded(which int, m step.Numbers) (over int64) {
 }
 
 func fixed(n int64, d time.Duration) step.Numbers {
-	return step.Numbers{Algorithm: step.FixedWindow, Limit: n, Period: d.Microseconds()}
+	return step.Numbers{Kind: step.FixedWindow, Limit: n, Period: d.Microseconds()}
 }
 
 func sliding(n int64, d time.Duration, k int64) step.Numbers {
-	return step.Numbers{Algorithm: step.SlidingWindow, Limit: n, Period: d.Microseconds(), Resolution: k}
+	return step.Numbers{Kind: step.SlidingWindow, Limit: n, Period: d.Microseconds(), Resolution: k}
 }
 
 func neverOver(m step.Numbers) step.Numbers { m.NeverOver = true; return m }
@@ -514,7 +514,7 @@ func sets() [][]step.Numbers {
 		{neverOver(sliding(100, 100*ms, 1))},
 		{sliding(60, 300*ms, 2), fixed(150, 1000*ms)},
 		{neverOver(sliding(300, 1000*ms, 20)), fixed(400, 2000*ms)},
-		{step.Numbers{Algorithm: step.Calendar, Limit: 300, Period: step.Day}},
+		{step.Numbers{Kind: step.Calendar, Limit: 300, Period: step.Day}},
 	}
 }
 
@@ -527,7 +527,7 @@ func limiters(numbers []step.Numbers, units int64) []limiter {
 	return []limiter{
 		newLimiter("api", numbers...),
 		newLimiter("beside", neverOver(sliding(30, 200*time.Millisecond, 4))),
-		newLimiter("log", step.Numbers{Algorithm: step.SlidingLog, Limit: units, Period: 60e6}),
+		newLimiter("log", step.Numbers{Kind: step.SlidingLog, Limit: units, Period: 60e6}),
 		newLimiter("api", halved...),
 	}
 }
@@ -544,7 +544,7 @@ func simulate(t *testing.T, seed int, ppm ...int64) (over int64, sc *schedule) {
 			sc.pulse = time.Duration(100+rng.IntN(500)) * time.Millisecond
 		}
 		time.Sleep(time.Duration(rng.IntN(1_000_000)) * time.Microsecond)
-		if sc.limiters[api][0].Algorithm == step.Calendar { // half of the schedule is before midnight
+		if sc.limiters[api][0].Kind == step.Calendar { // half of the schedule is before midnight
 			time.Sleep(24*time.Hour - 2*time.Second)
 		}
 		over = sc.run()

@@ -294,12 +294,12 @@ func (t *table) take(c *step.Cell, now int64, mode step.Mode, others bool) (allo
 		state = t.room(e, c, now, false)
 	}
 	if allowed = c.Take(state, now, others && mode == step.Allow) && others; !allowed && c.Policy.CountDenied {
-		c.Refused(state, now, mode)
+		c.CountRefused(state, now, mode)
 	}
 	if e != nil && mode == step.Allow {
 		t.save(e, c, state[0], now)
 	}
-	c.At, c.Source = now, step.SourceStore
+	c.Instant, c.Source = now, step.SourceStore
 	return allowed
 }
 
@@ -320,8 +320,8 @@ func (t *table) correct(c *step.Cell, now int64, mode step.Mode) bool {
 	if c.Settle(state, now); e != nil {
 		t.save(e, c, state[0], now)
 	}
-	c.At, c.Source = now, step.SourceStore
-	return c.Short == 0
+	c.Instant, c.Source = now, step.SourceStore
+	return c.Shortfall == 0
 }
 
 // state returns the words of an entry, which may be modified.
@@ -352,7 +352,7 @@ func (t *table) room(e *entry, c *step.Cell, now int64, anyway bool) []int64 {
 // save keeps the first word of a state, and notes until when a charge is refused, or no unit is left.
 func (t *table) save(e *entry, c *step.Cell, word, now int64) {
 	e.words[0] = word
-	if c.Short > 0 || c.Remaining == 0 {
+	if c.Shortfall > 0 || c.Remaining == 0 {
 		t.note(e, c, now)
 	}
 }
@@ -374,11 +374,11 @@ func (t *table) reserve(state []int64) int {
 // note notes until when a charge is refused, or no unit is left. What stands is not replaced, unless it is no
 // refusal, and this is one: so refusals rarely change memory that other processors have read.
 func (t *table) note(e *entry, c *step.Cell, now int64) {
-	if stands := e.rank(t.shared.coarse(now)); stands == rankRefused || stands == rankUsedUp && c.Short == 0 {
+	if stands := e.rank(t.shared.coarse(now)); stands == rankRefused || stands == rankUsedUp && c.Shortfall == 0 {
 		return
 	}
 	e.until = t.shared.coarse(now+c.NextAfter) << 1
-	if c.Short > 0 {
+	if c.Shortfall > 0 {
 		e.until = t.shared.coarse(now+min(c.RetryAfter, step.MaxSpan))<<1 | refused
 	}
 }

@@ -30,7 +30,7 @@ func TestClockStepsBackAcrossABorder(t *testing.T) {
 	giveBack := func(t *testing.T, at int64, charged step.Cell) {
 		t.Helper()
 		now = border + at
-		charged.N = -charged.N
+		charged.Units = -charged.Units
 		_, err := s.Ask(t.Context(), step.Settle, []step.Cell{charged})
 		if err != nil {
 			t.Error(err)
@@ -39,7 +39,7 @@ func TestClockStepsBackAcrossABorder(t *testing.T) {
 	for _, numbers := range []step.Numbers{
 		fixed(10, time.Minute),
 		fixed(10_000_000, time.Second), // too large for a level: it is kept as a window
-		{Algorithm: step.Calendar, Limit: 10, Period: step.Day},
+		{Kind: step.Calendar, Limit: 10, Period: step.Day},
 	} {
 		all := numbers.Limit
 		t.Run(numbers.String(), func(t *testing.T) {
@@ -83,13 +83,13 @@ func TestClockStepsBackToACall(t *testing.T) {
 	now += 600e6
 	s.charge(t, p, "k", 1)
 	now -= 600e6
-	first.N = -1
+	first.Units = -1
 	given := []step.Cell{first}
 	_, err := s.Ask(t.Context(), step.Settle, given)
 	if err != nil || given[0].Remaining != 0 {
 		t.Errorf("%d left, %v", given[0].Remaining, err)
 	}
-	if again := s.charge(t, p, "k", 1); again.Short == 0 {
+	if again := s.charge(t, p, "k", 1); again.Shortfall == 0 {
 		t.Error("another call is admitted")
 	}
 }

@@ -226,8 +226,8 @@ func TestStoppedWhileItWaited(t *testing.T) {
 								mode = step.Settle
 							}
 							c := cell(p, fmt.Sprint(i), n)
-							if c.N = n; n < 0 {
-								c.At, c.Source = time.Now().UnixMicro(), step.SourceStore
+							if c.Units = n; n < 0 {
+								c.Instant, c.Source = time.Now().UnixMicro(), step.SourceStore
 							}
 							start := time.Now()
 							_, err := s.Ask(ctx, mode, []step.Cell{c})
@@ -319,9 +319,9 @@ func TestCallsAreBounded(t *testing.T) {
 		for _, c := range f.sent() {
 			weight := 0
 			for _, name := range c {
-				weight += logs[0].Kept.(*policy).weight
+				weight += logs[0].Attachment.(*policy).weight
 				if strings.Contains(name, ":api:") {
-					weight += 1 - logs[0].Kept.(*policy).weight
+					weight += 1 - logs[0].Attachment.(*policy).weight
 				}
 			}
 			if weight > maxWeight {
@@ -505,12 +505,12 @@ func TestRefundAboveTheShare(t *testing.T) {
 		time.Sleep(9 * time.Second) // it has refilled
 		for i, want := range []int64{0, 0, 1, 1} {
 			if i == 3 {
-				large.N = -8
+				large.Units = -8
 				if _, err := s.Ask(t.Context(), step.Settle, []step.Cell{large}); err != nil {
 					t.Error(err)
 				}
 			}
-			if got := s.charge(t, p, "k", 1); got.Short != want {
+			if got := s.charge(t, p, "k", 1); got.Shortfall != want {
 				t.Errorf("charge %d: %+v", i, got)
 			}
 		}
@@ -534,7 +534,7 @@ func TestTooManyWait(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	month := step.Numbers{Algorithm: step.Calendar, Limit: 8, Period: step.Month}
+	month := step.Numbers{Kind: step.Calendar, Limit: 8, Period: step.Month}
 	for failure, want := range map[outage.Failure]step.Source{outage.FailLocal: step.SourceLocal, outage.FailOpen: step.SourceOpen, outage.FailClosed: step.SourceNone} {
 		testFailure(t, failure, want, logOf(8, time.Hour))
 		testFailure(t, failure, want, month)
@@ -562,7 +562,7 @@ func testFailure(t *testing.T, failure outage.Failure, want step.Source, numbers
 		f.be(nil)
 		calls := len(f.sent())
 		for _, c := range made { // goes where it was charged
-			c.N = -1
+			c.Units = -1
 			if _, err := s.Ask(t.Context(), step.Settle, []step.Cell{c}); err != nil {
 				t.Error(err)
 			}
@@ -571,13 +571,13 @@ func testFailure(t *testing.T, failure outage.Failure, want step.Source, numbers
 			t.Errorf("%d calls", n)
 		}
 		f.be(failing(errors.New("connection refused")))
-		report, charged := []step.Cell{cell(p, "k", 3)}, []step.Cell{{Policy: p, N: -1, At: 1, Source: step.SourceStore}}
-		report[0].N = 3
+		report, charged := []step.Cell{cell(p, "k", 3)}, []step.Cell{{Policy: p, Units: -1, Instant: 1, Source: step.SourceStore}}
+		report[0].Units = 3
 		if _, err := s.Ask(t.Context(), step.Settle, report); errors.Is(err, store.ErrUnavailable) != (failure == outage.FailClosed) || report[0].Source != want {
 			t.Error(failure, err, report)
 		}
-		if failure == outage.FailLocal && report[0].Short != 1 { // 2 had been given back
-			t.Errorf("%d short", report[0].Short)
+		if failure == outage.FailLocal && report[0].Shortfall != 1 { // 2 had been given back
+			t.Errorf("%d short", report[0].Shortfall)
 		}
 		if _, err := s.Ask(t.Context(), step.Settle, charged); !errors.Is(err, store.ErrUnavailable) {
 			t.Error(failure, err)

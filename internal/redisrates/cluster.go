@@ -203,7 +203,7 @@ func (g *group) room() int64 {
 	least := int64(math.MaxInt64)
 	for i := range g.cells {
 		c := &g.cells[i]
-		least = min(least, c.Policy.Max()/max(c.N, 1))
+		least = min(least, c.Policy.Max()/max(c.Units, 1))
 	}
 	return least
 }
@@ -279,7 +279,7 @@ func (s *Decider) inTurn(ctx context.Context, cells []step.Cell, groups []group)
 		for _, g := range groups[i+1:] { // so that the answer has the longest wait
 			if _, err := s.ask(all, step.Peek, g.cells); err != nil {
 				for j := range g.cells {
-					g.cells[j].Short, g.cells[j].Reading = 0, step.Reading{Remaining: g.cells[j].Policy.Capacity()}
+					g.cells[j].Shortfall, g.cells[j].Reading = 0, step.Reading{Remaining: g.cells[j].Policy.Capacity()}
 				}
 			}
 		}
@@ -297,10 +297,10 @@ func (s *Decider) giveBack(deadline time.Time, groups []group) {
 	var back []step.Cell
 	for _, g := range groups {
 		for i := range g.cells {
-			if c := &g.cells[i]; c.N > 0 && !c.Policy.CountDenied {
+			if c := &g.cells[i]; c.Units > 0 && !c.Policy.CountDenied {
 				made = append(made, c)
 				back = append(back, *c)
-				back[len(back)-1].N = -c.N
+				back[len(back)-1].Units = -c.Units
 			}
 		}
 	}

@@ -24,7 +24,7 @@ import (
 func TestClusterAllOrNothing(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
 	s := open(t, Config{Failure: outage.FailClosed}, c.Masters.Addrs()...)
-	wide := step.Numbers{Algorithm: step.Calendar, Limit: 100, Period: step.Year, Zone: "Europe/Berlin"}
+	wide := step.Numbers{Kind: step.Calendar, Limit: 100, Period: step.Year, Zone: "Europe/Berlin"}
 	narrow := fixed(5, 400*24*time.Hour)
 	kinds := [][]step.Policy{s.limiter(t, "wide", wide), s.limiter(t, "narrow", narrow), s.limiter(t, "log", logOf(7, time.Hour))}
 	question := func(n int64) (all []step.Cell) {
@@ -45,7 +45,7 @@ func TestClusterAllOrNothing(t *testing.T) {
 				t.Errorf("question %d, cell %d: %+v by the %v, want %d", i, j, all[j].Reading, all[j].Source, want)
 			}
 		}
-		if !allowed && (all[1].Short != 1 || all[1].RetryAfter == 0 || all[0].Short != 0) {
+		if !allowed && (all[1].Shortfall != 1 || all[1].RetryAfter == 0 || all[0].Shortfall != 0) {
 			t.Errorf("%+v", all)
 		}
 	}
@@ -54,7 +54,7 @@ func TestClusterAllOrNothing(t *testing.T) {
 		t.Error(allowed, err, all)
 	}
 	for i := range all { // the receipt of one question gives all of it back
-		all[i].N = -1
+		all[i].Units = -1
 	}
 	if _, err := s.Ask(t.Context(), step.Settle, all); err != nil || all[0].Remaining != 96 || all[1].Remaining != 1 || all[2].Remaining != 3 {
 		t.Error(err, all)

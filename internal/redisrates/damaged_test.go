@@ -23,8 +23,8 @@ func sane(c *step.Cell) error {
 			return fmt.Errorf("a span of %d", span)
 		}
 	}
-	if r.Remaining < 0 || r.Remaining > c.Policy.Capacity() || c.Short < 0 {
-		return fmt.Errorf("%d left of %d, %d short", r.Remaining, c.Policy.Capacity(), c.Short)
+	if r.Remaining < 0 || r.Remaining > c.Policy.Capacity() || c.Shortfall < 0 {
+		return fmt.Errorf("%d left of %d, %d short", r.Remaining, c.Policy.Capacity(), c.Shortfall)
 	}
 	return nil
 }
@@ -92,7 +92,7 @@ func TestDamagedValues(t *testing.T) {
 			bad.mode = step.Settle
 		case 2:
 			bad.mode = step.Settle
-			bad.cells[0].N, bad.cells[0].At = -1, time.Now().UnixMicro()
+			bad.cells[0].Units, bad.cells[0].Instant = -1, time.Now().UnixMicro()
 		}
 		good := []*question{{cells: []step.Cell{cell(&ps[0], key+"a", 1)}}, {cells: []step.Cell{cell(&ps[0], key+"b", 1)}}}
 		if err, failure := s.send(time.Now().Add(patient), []*question{good[0], bad, good[1]}); err != nil || failure != nil {
@@ -147,7 +147,7 @@ func FuzzReply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which, mode byte, text string) {
 		q := &question{mode: step.Mode(mode % 3), cells: []step.Cell{cell(&ps[int(which)%len(ps)], "k", 1+int64(mode/16))}}
 		if mode&8 > 0 && q.mode == step.Settle {
-			q.cells[0].N, q.cells[0].At = -1, 1_700_000_000_000_000
+			q.cells[0].Units, q.cells[0].Instant = -1, 1_700_000_000_000_000
 		}
 		if err := s.finish([]*question{q}, text); err != nil || q.err != nil {
 			return

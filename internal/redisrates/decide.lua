@@ -142,7 +142,7 @@ for i = 1, #KEYS do
       if added then denied = pack('>I7I7I7', start, sum + added, count + added) .. behind end
     end
 
-  else
+  elseif algorithm == 3 then
     local units, limit, period, grid, counted = unpack(numbers)
     -- tell returns what the reply says of a log.
     local function tell(log)
@@ -196,6 +196,9 @@ for i = 1, #KEYS do
       answer = tell(log)
       if counted == 1 then answer = answer .. tell(denied) end
     end
+
+  else
+    error('headgate: no algorithm ' .. algorithm)
   end
 
   if not sound then
@@ -227,8 +230,10 @@ for i = 1, #KEYS do
         end
       elseif algorithm == 2 then
         call('SETRANGE', key, '7', change)
-      else
+      elseif algorithm == 3 then
         call('APPEND', key, change)
+      else
+        error('headgate: no algorithm ' .. algorithm)
       end
       out[at] = failed and '\8' or answer and (fits and '\3' or admitted and '\1' or '\0') or fits and '\7' or '\5'
       out[at + 1] = not failed and answer or ''

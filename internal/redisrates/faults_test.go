@@ -203,7 +203,7 @@ func TestForeignValuesFailAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		plants := [][]string{{"RPUSH", "x"}, {"SADD", "x"}, {"HSET", "x", "y"}, {"SET", ""}, {"SET", "x"}, {"SET", strings.Repeat("x", 8000)}}
-		if ps[0].Stored().Algorithm == level {
+		if ps[0].Stored().Algorithm == step.Level {
 			for _, text := range []string{"-1", "0", "1.5", " 12", "1e3", "1e15000000000000", "100000000000e004", "0x0038d7ea4c6800", "nan", "inf", "0000000000000001", "99999999999999999999"} {
 				plants = append(plants, []string{"SET", text})
 			}
@@ -215,7 +215,7 @@ func TestForeignValuesFailAlone(t *testing.T) {
 			dump, _ := server.Do("DUMP", name)
 			of := func(mode step.Mode, cells ...step.Cell) *question { return &question{mode: mode, cells: cells} }
 			back := cell(&ps[0], key, 1)
-			back.N, back.At = -1, time.Now().UnixMicro()
+			back.Units, back.Instant = -1, time.Now().UnixMicro()
 			good := []*question{
 				of(step.Allow, cell(&ps[0], key+"good", 1)), of(step.Settle, cell(&ps[0], key+"settled", 1)),
 				of(step.Allow, cell(&ps[0], key+"last", 1)),
@@ -241,7 +241,7 @@ func TestForeignValuesFailAlone(t *testing.T) {
 			if now, _ := server.Do("DUMP", name); now != dump {
 				t.Errorf("%+v: %q is overwritten", m, plant)
 			}
-			if c := s.charge(t, &ps[1], key, 1); c.Short > 0 || m.Algorithm != step.MinInterval && c.Remaining != ps[1].Capacity()-1 {
+			if c := s.charge(t, &ps[1], key, 1); c.Shortfall > 0 || m.Kind != step.MinInterval && c.Remaining != ps[1].Capacity()-1 {
 				t.Errorf("%+v, %q: the cell beside it was charged: %+v", m, plant, c.Reading)
 			}
 		}
@@ -364,8 +364,8 @@ func TestProcessesTogether(t *testing.T) {
 
 var hammered = []step.Numbers{
 	bucket(150, 400*24*time.Hour), fixed(150, 400*24*time.Hour), sliding(150, 400*24*time.Hour), logOf(150, 24*time.Hour),
-	{Algorithm: step.FixedWindow, Limit: 150, Period: (400 * 24 * time.Hour).Microseconds(), CountDenied: true},
-	{Algorithm: step.FixedWindow, Limit: 150, Period: (400 * 24 * time.Hour).Microseconds(), FromFirst: true},
+	{Kind: step.FixedWindow, Limit: 150, Period: (400 * 24 * time.Hour).Microseconds(), CountDenied: true},
+	{Kind: step.FixedWindow, Limit: 150, Period: (400 * 24 * time.Hour).Microseconds(), FromFirst: true},
 }
 
 // hammer asks from many goroutines once it is told to, and prints for each policy how many were admitted.

@@ -85,25 +85,25 @@ func (s *Decider) charge(t testing.TB, p *step.Policy, key string, n int64) step
 }
 
 func bucket(limit int64, per time.Duration) step.Numbers {
-	m := step.Numbers{Algorithm: step.TokenBucket, Limit: limit, Burst: limit, Period: per.Microseconds()}
+	m := step.Numbers{Kind: step.TokenBucket, Limit: limit, Burst: limit, Period: per.Microseconds()}
 	m.Debt = m.DefaultDebt()
 	return m
 }
 
 func fixed(limit int64, per time.Duration) step.Numbers {
-	return step.Numbers{Algorithm: step.FixedWindow, Limit: limit, Period: per.Microseconds()}
+	return step.Numbers{Kind: step.FixedWindow, Limit: limit, Period: per.Microseconds()}
 }
 
 func sliding(limit int64, per time.Duration) step.Numbers {
-	return step.Numbers{Algorithm: step.SlidingWindow, Limit: limit, Period: per.Microseconds(), Resolution: 10}
+	return step.Numbers{Kind: step.SlidingWindow, Limit: limit, Period: per.Microseconds(), Resolution: 10}
 }
 
 func logOf(limit int64, per time.Duration) step.Numbers {
-	return step.Numbers{Algorithm: step.SlidingLog, Limit: limit, Period: per.Microseconds()}
+	return step.Numbers{Kind: step.SlidingLog, Limit: limit, Period: per.Microseconds()}
 }
 
 func interval(per time.Duration) step.Numbers {
-	return step.Numbers{Algorithm: step.MinInterval, Period: per.Microseconds()}
+	return step.Numbers{Kind: step.MinInterval, Period: per.Microseconds()}
 }
 
 // TestServerVersion: the server is that of which HEADGATE_REDIS_VERSION has the version, if it is set.

@@ -92,8 +92,8 @@ func TestLives(t *testing.T) {
 			c, mode := []step.Cell{cell(&ps[0], key, 1+r.Int64N(min(p.Max(), 3)))}, step.Allow
 			if r.IntN(4) == 0 {
 				mode = step.Settle // a report, or units that are given back
-				if c[0].At = now - r.Int64N(m.Period); r.IntN(2) == 0 {
-					c[0].N = -c[0].N
+				if c[0].Instant = now - r.Int64N(m.Period); r.IntN(2) == 0 {
+					c[0].Units = -c[0].Units
 				}
 			}
 			allowed, err := s.Ask(t.Context(), mode, c)
@@ -105,7 +105,7 @@ func TestLives(t *testing.T) {
 			if renewed {
 				ends = now + life + 500_000 // it has less than a second of its own for what the test takes
 			}
-			if m.Algorithm == step.Calendar && renewed && ends < now+c[0].ResetAfter+step.Day {
+			if m.Kind == step.Calendar && renewed && ends < now+c[0].ResetAfter+step.Day {
 				t.Fatalf("%+v: lives for %d more microseconds, not for a day after %d", m, ends-now, c[0].ResetAfter)
 			}
 			switch need := c[0].ResetAfter; {

@@ -30,86 +30,88 @@ func newPolicy(p *step.Policy) *policy {
 	r := &policy{Stored: p.Stored(), suffix: suffix(p), register: byte(1 + registers.Add(1)%registerCount)}
 	counted := bit(p.CountDenied)
 	switch r.Algorithm {
-	case level:
+	case step.Level:
 		// A period is at least 16 lives of a bucket, so that few charges renew it.
-		r.grid = max(r.Ticks/16, 1_000_000)
+		r.grid = max(r.PeriodTicks/16, 1_000_000)
 		switch {
-		case r.Step > 1:
-			r.grid = r.Step
-		case r.Time == 1: // an interval
-			r.grid = max(r.Unit/16, 1_000_000)
+		case r.TickStep > 1:
+			r.grid = r.TickStep
+		case r.ClockPeriod == 1: // an interval
+			r.grid = max(r.EmissionInterval/16, 1_000_000)
 		}
-		r.head = words(r.Time, r.Ticks, r.Step)
-		r.tail = words(r.Full, r.Most, r.grid, counted)
+		r.head = words(r.ClockPeriod, r.PeriodTicks, r.TickStep)
+		r.tail = words(r.BurstOffset, r.DebtOffset, r.grid, counted)
 		r.weight = 1
-	case window:
-		counts := r.Inside + min(r.Trail, 1)
-		r.tail = words(p.Limit, r.Length, r.Inside, r.Trail, bit(p.FromFirst), counted*r.Denied, 0)
+	case step.Window:
+		counts := r.WholeCounts + min(r.OldestCount, 1)
+		r.tail = words(p.Limit, r.SubWindow, r.WholeCounts, r.OldestCount, bit(p.FromFirst), counted*r.DeniedLimit, 0)
 		r.size = int(2+counts) * wordBytes
 		r.weight = 1 + r.size/64
-	case log:
+	case step.Log:
 		r.grid = max(p.Period/4, 1)
 		r.tail = words(p.Limit, p.Period, r.grid, counted, 0, 0, 0)
 		r.weight = 1 + int((1+2*counted)*p.Limit)/64
 		if counted > 0 {
 			r.weight += step.MaxLog / 64
 		}
+	default:
+		panic(step.Missing(r.Algorithm))
 	}
 	return r
 }
 
-// The algorithms of [step.Stored], and registerCount in decide.lua.
-const (
-	level = 1 + iota
-	window
-	log
-
-	registerCount = 8
-)
+// registerCount is that in decide.lua.
+const registerCount = 8
 
 // numbers appends the numbers of a cell that asks for units, and says how in the byte before.
 func (p *policy) numbers(b []byte, of *step.Policy, units int64) []byte {
-	if p.Algorithm == level {
-		units = min(units, p.Full/p.Unit+1) * p.Unit // what never fits must not overflow
+	var digits []byte // of a level
+	switch p.Algorithm {
+	case step.Level:
+		units = min(units, p.BurstOffset/p.EmissionInterval+1) * p.EmissionInterval // what never fits must not overflow
+		digits = strconv.AppendInt(make([]byte, 0, levelDigits), units, 10)
+	case step.Window, step.Log:
+	default:
+		panic(step.Missing(p.Algorithm))
 	}
 	at := len(b)
 	head, tail := p.head, p.tail
 	if p.calendar() {
 		number, first, second, third := of.Borders(p.store.clock())
-		head, tail = words(0, number, p.Step), words(p.Full, first, second, third)
+		head, tail = words(0, number, p.TickStep), words(p.BurstOffset, first, second, third)
 	}
 	b = append(b, head...)
 	b = appendWord(b, units)
 	b = append(b, tail...)
-	if p.Algorithm == level {
-		b = strconv.AppendInt(b, units, 10)
-	}
+	b = append(b, digits...)
 	b[at-1] = byte(1 + len(b) - at - 8*wordBytes)
 	return b
 }
 
 // calendar reports whether the policy is of a calendar, which the script does not know: it is told of two windows.
-func (p *policy) calendar() bool { return p.Algorithm == level && p.Time == 0 }
+func (p *policy) calendar() bool { return p.Algorithm == step.Level && p.ClockPeriod == 0 }
 
 // corrections appends the ten numbers of a cell in settle.lua.
 func (p *policy) corrections(b []byte, c *step.Cell) []byte {
-	of, back, more := c.Policy, max(-c.N, 0), max(c.N, 0)
+	of, back, more := c.Policy, max(-c.Units, 0), max(c.Units, 0)
 	var x [10]int64
 	switch p.Algorithm {
-	case level:
-		charged := of.Clock(c.At)
-		back, more = min(back, p.Most/p.Unit)*p.Unit, min(more, p.Most/p.Unit)*p.Unit
-		x = [10]int64{p.Time, p.Ticks, p.Step, charged, back, more, p.Full, p.Most, p.grid}
+	case step.Level:
+		charged := of.Clock(c.Instant)
+		back, more = min(back, p.DebtOffset/p.EmissionInterval)*p.EmissionInterval, min(more, p.DebtOffset/p.EmissionInterval)*p.EmissionInterval
+		x = [10]int64{p.ClockPeriod, p.PeriodTicks, p.TickStep, charged, back, more, p.BurstOffset, p.DebtOffset, p.grid}
 		if p.calendar() {
 			x[1], x[7], x[8], x[9] = of.Borders(p.store.clock())
 		}
-		if of.Algorithm == step.MinInterval && back > 0 {
-			x[9] = charged + p.Unit // then no other call came after it
+		if of.Kind == step.MinInterval && back > 0 {
+			x[9] = charged + p.EmissionInterval // then no other call came after it
 		}
-	case window:
-		x = [10]int64{back, more, c.At, of.Limit, p.Length, p.Inside, min(p.Trail, 1), bit(of.FromFirst)}
-	case log:
-		x = [10]int64{back, min(more, step.MaxLog), c.At, of.Limit, of.Period, p.grid}
+	case step.Window:
+		x = [10]int64{back, more, c.Instant, of.Limit, p.SubWindow, p.WholeCounts, min(p.OldestCount, 1), bit(of.FromFirst)}
+	case step.Log:
+		x = [10]int64{back, min(more, step.MaxLog), c.Instant, of.Limit, of.Period, p.grid}
+	default:
+		panic(step.Missing(p.Algorithm))
 	}
 	for _, x := range x {
 		b = appendWord(b, x)
@@ -126,7 +128,7 @@ func suffix(p *step.Policy) string {
 		b = rediskey.AppendEscaped(append(b, '/'), p.Name, special)
 	}
 	b = append(b, ':')
-	switch p.Algorithm {
+	switch p.Kind {
 	case step.TokenBucket:
 		b = append(strconv.AppendInt(append(b, 'b'), p.Limit, 10), '/')
 		b = append(b, step.Span(p.Period)...)
@@ -141,7 +143,7 @@ func suffix(p *step.Policy) string {
 		switch {
 		case p.FromFirst:
 			b = append(b, "/first"...)
-		case p.Stored().Algorithm == window:
+		case p.Stored().Algorithm == step.Window:
 			b = append(b, "/large"...) // its limit
 		}
 	case step.SlidingWindow:
@@ -159,6 +161,8 @@ func suffix(p *step.Policy) string {
 		if p.Zone != "" {
 			b = append(append(b, '/'), p.Zone...)
 		}
+	default:
+		panic(step.Missing(p.Kind))
 	}
 	return string(b)
 }

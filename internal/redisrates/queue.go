@@ -68,7 +68,7 @@ func (s *Decider) newQuestion(mode step.Mode, cells []step.Cell) *question {
 	}
 	q.mode, q.cells = mode, append(q.room[:0], cells...)
 	for i := range cells {
-		q.weight += cells[i].Policy.Kept.(*policy).weight
+		q.weight += cells[i].Policy.Attachment.(*policy).weight
 	}
 	return q
 }

@@ -69,7 +69,7 @@ func (r *refusals) answer(cells []step.Cell) (l lookup, refused bool) {
 	var hash uint64
 	for i := range cells {
 		c := &cells[i]
-		hash = (hash + (c.Hash ^ c.Policy.ID) + uint64(c.N)) * 0x9e3779b97f4a7c15 // which spreads N to the high bits
+		hash = (hash + (c.Hash ^ c.Policy.ID) + uint64(c.Units)) * 0x9e3779b97f4a7c15 // which spreads N to the high bits
 	}
 	l.entry, l.at = &r.entries[hash>>(64-entryBits)], time.Since(r.start)
 	l.version, l.open = r.version(cells)
@@ -78,14 +78,14 @@ func (r *refusals) answer(cells []step.Cell) (l lookup, refused bool) {
 		return l, false
 	}
 	for i := range cells {
-		if a, b := &old.cells[i], &cells[i]; a.Policy != b.Policy || a.N != b.N || a.Key.Reveal() != b.Key.Reveal() {
+		if a, b := &old.cells[i], &cells[i]; a.Policy != b.Policy || a.Units != b.Units || a.Key.Reveal() != b.Key.Reveal() {
 			return l, false
 		}
 	}
 	age := (l.at - old.from).Microseconds()
 	for i := range cells {
 		c, o := &cells[i], &old.cells[i]
-		c.At, c.Source, c.Short, c.Reading = o.At+age, step.SourceCache, o.Short, o.Reading
+		c.Instant, c.Source, c.Shortfall, c.Reading = o.Instant+age, step.SourceCache, o.Shortfall, o.Reading
 		for _, span := range [...]*int64{&c.NextAfter, &c.ResetAfter, &c.RetryAfter} {
 			if *span > 0 {
 				*span = max(*span-age, 1)
@@ -103,7 +103,7 @@ func (r *refusals) keep(l lookup, cells []step.Cell) {
 		if size += len(c.Key.Reveal()); c.Policy.CountDenied || size > maxKeptKeys || len(cells) > maxKeptCells {
 			return
 		}
-		if c.Short > 0 && c.RetryAfter != step.Never {
+		if c.Shortfall > 0 && c.RetryAfter != step.Never {
 			span = min(span, time.Duration(c.NextAfter)*time.Microsecond)
 		}
 	}

@@ -36,7 +36,7 @@ func TestRefusalsAreRemembered(t *testing.T) {
 		first := s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
 		time.Sleep(400 * time.Millisecond)
 		again := s.want(t, step.Allow, step.SourceCache, cell(p, "k", 1))
-		for _, spans := range [][2]int64{{first.RetryAfter, again.RetryAfter}, {first.ResetAfter, again.ResetAfter}, {again.At, first.At}} {
+		for _, spans := range [][2]int64{{first.RetryAfter, again.RetryAfter}, {first.ResetAfter, again.ResetAfter}, {again.Instant, first.Instant}} {
 			if spans[0]-spans[1] != 400_000 {
 				t.Errorf("%d, after 400 ms %d", spans[0], spans[1])
 			}
@@ -66,7 +66,7 @@ func TestChangesEndRefusals(t *testing.T) {
 	refusing(t, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		ask := func(mode step.Mode, c step.Cell) { _, _ = s.Ask(t.Context(), mode, []step.Cell{c}) }
 		back := cell(p, "k", 1)
-		back.N, back.At, back.Source = -1, 1, step.SourceStore
+		back.Units, back.Instant, back.Source = -1, 1, step.SourceStore
 		for name, change := range map[string]func(){
 			"settled":  func() { ask(step.Settle, back) },
 			"reset":    func() { ask(step.Reset, cell(p, "k", 0)) },
@@ -92,7 +92,7 @@ func TestChangesInFlight(t *testing.T) {
 		f.be(slow(10 * time.Millisecond))
 		go func() {
 			back := cell(p, "k", 1)
-			back.N, back.At, back.Source = -1, 1, step.SourceStore
+			back.Units, back.Instant, back.Source = -1, 1, step.SourceStore
 			_, _ = s.Ask(t.Context(), step.Settle, []step.Cell{back})
 		}()
 		time.Sleep(5 * time.Millisecond)
@@ -134,7 +134,7 @@ func TestRefusalOfManyUnits(t *testing.T) {
 	s.charge(t, p, "k", 100)
 	first := s.charge(t, p, "k", 100)
 	<-time.After(time.Duration(first.NextAfter) * time.Microsecond)
-	if second := s.charge(t, p, "k", 100); first.Short == 0 || second.Short == 0 || second.Remaining <= first.Remaining {
+	if second := s.charge(t, p, "k", 100); first.Shortfall == 0 || second.Shortfall == 0 || second.Remaining <= first.Remaining {
 		t.Errorf("%+v, and then %+v", first, second)
 	}
 }
@@ -147,16 +147,16 @@ func TestRetryAfterIsExact(t *testing.T) {
 		ps := s.limiter(t, fmt.Sprint("l", i), m)
 		for range 15 {
 			c := s.charge(t, &ps[0], "k", 1)
-			if c.Short == 0 {
+			if c.Shortfall == 0 {
 				continue
 			}
 			if c.RetryAfter > m.Period*11/10 {
 				t.Errorf("%+v: %d", m, c.RetryAfter)
 			}
 			<-time.After(time.Duration(c.RetryAfter)*time.Microsecond - time.Millisecond)
-			if early := s.charge(t, &ps[0], "k", 1); early.Short > 0 {
+			if early := s.charge(t, &ps[0], "k", 1); early.Shortfall > 0 {
 				<-time.After(time.Duration(early.RetryAfter) * time.Microsecond)
-				if late := s.charge(t, &ps[0], "k", 1); late.Short > 0 {
+				if late := s.charge(t, &ps[0], "k", 1); late.Shortfall > 0 {
 					t.Errorf("%+v: refused after RetryAfter: %+v, %+v", m, early, late)
 				}
 			}

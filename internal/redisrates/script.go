@@ -183,7 +183,7 @@ func (s *Decider) delete(ctx context.Context, cells []step.Cell) error {
 	words := []any{"del"}
 	for i := range cells {
 		tag := s.names.AppendTag(nil, cells[i].Key.Reveal())
-		words = append(words, string(tag)+cells[i].Policy.Kept.(*policy).suffix)
+		words = append(words, string(tag)+cells[i].Policy.Attachment.(*policy).suffix)
 	}
 	_, err := s.process(ctx, once{redis.NewStringCmd(ctx, words...)})
 	return err

@@ -25,7 +25,7 @@ func BenchmarkServerTime(b *testing.B) {
 		{"bucket", 10_000, func(i int64) []step.Numbers { return []step.Numbers{bucket(1000+i, day)} }},
 		{"window", 10_000, func(i int64) []step.Numbers { return []step.Numbers{fixed(1_000_000+i, day)} }},
 		{"calendar", 10_000, func(i int64) []step.Numbers {
-			return []step.Numbers{{Algorithm: step.Calendar, Limit: 1_000_000 + i, Period: step.Day, Zone: "Europe/Berlin"}}
+			return []step.Numbers{{Kind: step.Calendar, Limit: 1_000_000 + i, Period: step.Day, Zone: "Europe/Berlin"}}
 		}},
 		{"sliding", 10_000, func(i int64) []step.Numbers { return []step.Numbers{sliding(1_000_000+i, day)} }},
 		{"log60", 10_000, func(i int64) []step.Numbers {

@@ -103,7 +103,7 @@ for i = 1, #KEYS do
       set(key, pack('>I7I7', start, sum + list[0]) .. table.concat(words), start + counts * span)
     end
 
-  else
+  elseif algorithm == 3 then
     local back, more, charged, limit, period, grid = read('>I7I7I7I7I7I7', cells, 71 * i - 69)
     local log, latest, changed = '', now, false
     if v then
@@ -138,6 +138,9 @@ for i = 1, #KEYS do
       if live >= limit then wait = next end
     end
     answer = answer .. pack('>I7I7I7I7', live, next, last, wait)
+
+  else
+    error('headgate: no algorithm ' .. algorithm)
   end
 
   if not sound and v.err and not find(v.err, 'WRONGTYPE', 1, true) then return v end -- the server is at fault

@@ -124,7 +124,7 @@ func (s *Decider) Prepare(policies []step.Policy) error {
 		}
 		kept := newPolicy(p)
 		kept.store = s
-		p.Kept = kept
+		p.Attachment = kept
 		if s.failure != outage.FailLocal {
 			continue
 		}
@@ -213,7 +213,7 @@ func (s *Decider) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (a
 	}
 	var leftAlone group
 	for i := range cells {
-		if cells[i].Short == undecided {
+		if cells[i].Shortfall == undecided {
 			leftAlone.add(cells, i)
 		}
 	}
@@ -223,7 +223,7 @@ func (s *Decider) ask(ctx context.Context, mode step.Mode, cells []step.Cell) (a
 	}
 	leftAlone.copyTo(cells)
 	for i := range cells {
-		allowed = allowed && cells[i].Short == 0
+		allowed = allowed && cells[i].Shortfall == 0
 	}
 	return allowed, err
 }
@@ -259,13 +259,13 @@ func (s *Decider) settle(ctx context.Context, cells []step.Cell) (allowed bool, 
 			allowed = allowed && fits
 			faults = append(faults, err)
 		case step.SourceOpen:
-			c.Short, c.Reading = 0, step.Reading{Remaining: c.Policy.Capacity()}
+			c.Shortfall, c.Reading = 0, step.Reading{Remaining: c.Policy.Capacity()}
 		default:
 			there.add(cells, i)
 		}
 	}
 	if len(there.cells) > 0 {
-		sent, report := context.Background(), there.cells[0].At == 0
+		sent, report := context.Background(), there.cells[0].Instant == 0
 		if by, ok := ctxmark.DecisionEnd(ctx); ok && report { // which a store of this process can take, too
 			sent = ctxmark.DecideBy(sent, by)
 		}
@@ -331,7 +331,7 @@ func (s *Decider) decideAway(ctx context.Context, mode step.Mode, cells []step.C
 	case s.failure == outage.FailOpen:
 		for i := range cells {
 			c := &cells[i]
-			c.At, c.Source, c.Short, c.Reading = 0, step.SourceOpen, 0, step.Reading{Remaining: c.Policy.Capacity()}
+			c.Instant, c.Source, c.Shortfall, c.Reading = 0, step.SourceOpen, 0, step.Reading{Remaining: c.Policy.Capacity()}
 		}
 		return true, nil
 	}
@@ -344,17 +344,17 @@ func (s *Decider) askLocal(ctx context.Context, mode step.Mode, cells []step.Cel
 	own := append(make([]step.Cell, 0, 2), cells...)
 	for i := range own {
 		c := &own[i]
-		c.Policy = c.Policy.Kept.(*policy).local
+		c.Policy = c.Policy.Attachment.(*policy).local
 		if most := c.Policy.Max(); mode != step.Settle {
-			c.N = min(c.N, most)
+			c.Units = min(c.Units, most)
 		} else {
-			c.N = max(c.N, -most)
+			c.Units = max(c.Units, -most)
 		}
 	}
 	allowed, err = s.local.Ask(ctx, mode, own)
 	for i := range own {
 		c, o := &cells[i], &own[i]
-		c.At, c.Source, c.Short, c.Reading = o.At, step.SourceLocal, o.Short, o.Reading
+		c.Instant, c.Source, c.Shortfall, c.Reading = o.Instant, step.SourceLocal, o.Shortfall, o.Reading
 	}
 	return allowed, err
 }

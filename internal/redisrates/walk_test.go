@@ -37,25 +37,27 @@ func (m model) state(c *step.Cell, now int64) (s []int64, ahead bool) {
 	}
 	s = slices.Clone(old)
 	switch kept := p.Stored(); kept.Algorithm {
-	case level:
-		most := kept.Most
-		if kept.Step > 1 { // a window that has begun has begun
-			most += kept.Step
+	case step.Level:
+		most := kept.DebtOffset
+		if kept.TickStep > 1 { // a window that has begun has begun
+			most += kept.TickStep
 		}
 		ahead = s[1]-p.Clock(now) > most
 		p.SetLevel(s, now, s[1])
-	case window:
+	case step.Window:
 		_, spans := p.Lengths()
 		spans = max(spans-2, 1)
-		ahead = s[0]-2*spans*kept.Length > now
-	case log:
+		ahead = s[0]-2*spans*kept.SubWindow > now
+	case step.Log:
 		if ahead = s[0]-2*p.Period > now; ahead {
 			c.Admits(s, now) // which expires
 			n := max(s[2], p.Capacity())
-			full := step.Cell{Policy: p, N: n}
+			full := step.Cell{Policy: p, Units: n}
 			s = full.Room(p.New(), now, true)
 			full.Settle(s, now)
 		}
+	default:
+		panic(step.Missing(kept.Algorithm))
 	}
 	return s, ahead
 }
@@ -72,9 +74,9 @@ func (m model) ask(mode step.Mode, cells []step.Cell, now int64) (allowed bool) 
 		s := c.Room(states[i], now, false)
 		c.Take(s, now, allowed && mode == step.Allow)
 		if !allowed {
-			c.Refused(s, now, step.Allow)
+			c.CountRefused(s, now, step.Allow)
 		}
-		if mode == step.Allow && c.N > 0 && (allowed || c.Policy.CountDenied || ahead[i]) {
+		if mode == step.Allow && c.Units > 0 && (allowed || c.Policy.CountDenied || ahead[i]) {
 			m[m.name(c)] = s
 		}
 	}
@@ -89,9 +91,9 @@ func (m model) settle(cells []step.Cell, now int64) (fits bool) {
 		s = c.Room(s, now, true)
 		before := used(c.Policy, s, now)
 		c.Settle(s, now)
-		fits = fits && c.Short == 0
+		fits = fits && c.Shortfall == 0
 		after := used(c.Policy, s, now)
-		if after == before && !ahead && (c.N < 0 || c.Policy.Stored().Algorithm == level) {
+		if after == before && !ahead && (c.Units < 0 || c.Policy.Stored().Algorithm == step.Level) {
 			continue
 		}
 		m[m.name(c)] = s
@@ -105,28 +107,31 @@ func (m model) settle(cells []step.Cell, now int64) (fits bool) {
 // keptAtZero reports whether a value of which all was given back stays: it says that a window has begun, which no one has to
 // say of the first.
 func keptAtZero(p *step.Policy, s []int64) bool {
-	if p.Stored().Algorithm == level {
-		return p.Stored().Step > 1 && s[1] > 0
+	if p.Stored().Algorithm == step.Level {
+		return p.Stored().TickStep > 1 && s[1] > 0
 	}
-	return p.Algorithm == step.FixedWindow && !p.FromFirst
+	return p.Kind == step.FixedWindow && !p.FromFirst
 }
 
 // used returns how much is used, in whatever unit.
 func used(p *step.Policy, s []int64, now int64) int64 {
 	switch p.Stored().Algorithm {
-	case level:
-		if kept := p.Stored(); kept.Step > 1 && s[1] >= p.Clock(now) {
-			return s[1] % kept.Step
+	case step.Level:
+		if kept := p.Stored(); kept.TickStep > 1 && s[1] >= p.Clock(now) {
+			return s[1] % kept.TickStep
 		}
 		return max(s[1]-p.Clock(now), 0)
-	case window:
+	case step.Window:
 		c := step.Cell{Policy: p}
 		c.Admits(s, now) // which moves out what has expired
 		return s[1]
+	case step.Log:
+		c := step.Cell{Policy: p}
+		c.Admits(s, now)
+		return s[2]
+	default:
+		panic(step.Missing(p.Stored().Algorithm))
 	}
-	c := step.Cell{Policy: p}
-	c.Admits(s, now)
-	return s[2]
 }
 
 // randomNumbers returns those of a policy. Its period is one of a few, so that plans share states.
@@ -136,8 +141,8 @@ func randomNumbers(r *rand.Rand, periods []int64) step.Numbers {
 		m.Zone, m.Starting = storetest.Zones[r.IntN(2)], m.Starting%2*31
 		return m
 	}
-	m := step.Numbers{Algorithm: step.Algorithm(1 + r.IntN(5)), Period: periods[r.IntN(len(periods))], Limit: 1 + r.Int64N(12)}
-	switch m.Algorithm {
+	m := step.Numbers{Kind: step.Kind(1 + r.IntN(int(step.Calendar)-1)), Period: periods[r.IntN(len(periods))], Limit: 1 + r.Int64N(12)}
+	switch m.Kind {
 	case step.TokenBucket:
 		if m.Limit = 1 + r.Int64N(min(m.Period, 1<<(1+r.IntN(20)))); r.IntN(2) == 0 {
 			m.Limit = []int64{1, 7, 10}[r.IntN(3)]
@@ -164,6 +169,8 @@ func randomNumbers(r *rand.Rand, periods []int64) step.Numbers {
 		}
 	case step.MinInterval:
 		m.Limit = 0
+	default:
+		panic(step.Missing(m.Kind))
 	}
 	return m
 }
@@ -233,7 +240,7 @@ func (w *walk) question() *question {
 		i := w.IntN(len(w.made))
 		cells := w.made[i].cells
 		w.made = slices.Delete(w.made, i, i+1)
-		n := cells[0].N
+		n := cells[0].Units
 		d := -w.Int64N(n + 1)
 		if w.IntN(3) == 0 {
 			d = 1 + w.Int64N(3*n+1)
@@ -242,7 +249,7 @@ func (w *walk) question() *question {
 			d = -n
 		}
 		for i := range cells {
-			cells[i].N = d
+			cells[i].Units = d
 		}
 		return &question{mode: step.Settle, cells: cells}
 	}
@@ -257,7 +264,7 @@ func (w *walk) question() *question {
 	case 1: // a report
 		q.mode = step.Settle
 		for i := range q.cells {
-			q.cells[i].N = max(q.cells[i].N, 1) * (1 + w.Int64N(3))
+			q.cells[i].Units = max(q.cells[i].Units, 1) * (1 + w.Int64N(3))
 		}
 	}
 	return q
@@ -285,7 +292,7 @@ func (w *walk) step() {
 	})
 	for _, q := range order {
 		want := asked[slices.Index(batch, q)]
-		now := q.cells[0].At
+		now := q.cells[0].Instant
 		given := w.model.name(&want[0])
 		before, _ := w.model.state(&want[0], now)
 		var allowed bool
@@ -296,13 +303,13 @@ func (w *walk) step() {
 		}
 		for i := range want {
 			got, want := &q.cells[i], &want[i]
-			if got.Short != want.Short || got.Reading != want.Reading || allowed != q.allowed {
+			if got.Shortfall != want.Shortfall || got.Reading != want.Reading || allowed != q.allowed {
 				w.Fatalf("round %d: %s of %d units at %d, charged at %d, cell %d of %d, under %+v\n got %v, %d short, %+v\nwant %v, %d short, %+v\nfirst %s: %v",
-					w.round, [...]string{"allow", "peek", "settle"}[q.mode], want.N, now, want.At, i, len(q.cells), want.Policy.Numbers,
-					q.allowed, got.Short, got.Reading, allowed, want.Short, want.Reading, given, before)
+					w.round, [...]string{"allow", "peek", "settle"}[q.mode], want.Units, now, want.Instant, i, len(q.cells), want.Policy.Numbers,
+					q.allowed, got.Shortfall, got.Reading, allowed, want.Shortfall, want.Reading, given, before)
 			}
 		}
-		if q.mode == step.Allow && allowed && q.cells[0].N > 0 {
+		if q.mode == step.Allow && allowed && q.cells[0].Units > 0 {
 			w.made = append(w.made, charge{slices.Clone(q.cells)})
 		}
 	}
@@ -337,7 +344,7 @@ func (w *walk) advance() {
 			w.prolong()
 		}
 	}(w.now)
-	if m := w.plans[w.IntN(len(w.plans))][0].Numbers; m.Algorithm == step.Calendar && w.IntN(3) == 0 {
+	if m := w.plans[w.IntN(len(w.plans))][0].Numbers; m.Kind == step.Calendar && w.IntN(3) == 0 {
 		w.now = storetest.Border(m, w.now, w.IntN(3)) - 2 + w.Int64N(5)
 		return
 	}
@@ -377,7 +384,7 @@ func TestDecisionsAreThoseOfTheSteps(t *testing.T) {
 func walkFor(t *testing.T, s *Decider, questions int, real bool) {
 	p := &s.limiter(t, "first", fixed(1, time.Hour))[0]
 	first := s.charge(t, p, "k", 1) // the server learns the scripts: else the order in a call would be another
-	if first.N = -1; first.Short == 0 {
+	if first.Units = -1; first.Shortfall == 0 {
 		if _, err := s.Ask(t.Context(), step.Settle, []step.Cell{first}); err != nil {
 			t.Fatal(err)
 		}

@@ -66,13 +66,13 @@ func (s *Decider) newCall(batch []*question) *call {
 	for _, q := range batch {
 		for i := range q.cells {
 			cell := &q.cells[i]
-			p := cell.Policy.Kept.(*policy)
+			p := cell.Policy.Attachment.(*policy)
 			if i == 0 || q.cells[i-1].Key != cell.Key {
 				c.tag = s.names.AppendTag(c.tag[:0], cell.Key.Reveal())
 			}
 			c.key(p)
 			if q.mode == step.Settle {
-				c.cells = p.corrections(append(c.cells, p.Algorithm), cell)
+				c.cells = p.corrections(append(c.cells, byte(p.Algorithm)), cell)
 			} else {
 				c.ask(p, cell, q.mode, i < len(q.cells)-1)
 			}
@@ -97,8 +97,8 @@ func (c *call) key(p *policy) {
 // ask adds what is asked about a cell, with its numbers if they are not those of the cell before it in the register.
 func (c *call) ask(p *policy, cell *step.Cell, mode step.Mode, more bool) {
 	units, register := cell.Asked(), &c.registers[p.register]
-	asks := mode == step.Peek || cell.N == 0
-	c.cells = append(c.cells, p.Algorithm, byte(bit(asks)), byte(bit(more)), p.register, 0)
+	asks := mode == step.Peek || cell.Units == 0
+	c.cells = append(c.cells, byte(p.Algorithm), byte(bit(asks)), byte(bit(more)), p.register, 0)
 	if register.policy != p || register.units != units {
 		register.policy, register.units = p, units
 		c.cells = p.numbers(c.cells, cell.Policy, units)
@@ -180,9 +180,9 @@ func (s *Decider) finish(batch []*question, text string) error {
 			} else {
 				q.answer(c, now, &r)
 			}
-			if c.Short != undecided {
-				c.At, c.Source = now, step.SourceStore
-			} else if c.Policy.Kept.(*policy).calendar() && !errors.Is(q.err, errDamaged) { // or its value is foreign
+			if c.Shortfall != undecided {
+				c.Instant, c.Source = now, step.SourceStore
+			} else if c.Policy.Attachment.(*policy).calendar() && !errors.Is(q.err, errDamaged) { // or its value is foreign
 				q.err = errOtherWindow
 				s.ahead.Store(now - time.Now().UnixMicro())
 			}
@@ -191,7 +191,7 @@ func (s *Decider) finish(batch []*question, text string) error {
 	return nil
 }
 
-// undecided is the Short of a cell that the script has left alone.
+// undecided is the Shortfall of a cell that the script has left alone.
 const undecided = -1
 
 // clock returns what the clock of the server shows, as far as is known: what this one does, unless they are half of a
@@ -200,16 +200,17 @@ func (s *Decider) clock() int64 { return time.Now().UnixMicro() + s.ahead.Load()
 
 // answer reads the answer of a cell: the value before, on which the step is repeated.
 func (q *question) answer(c *step.Cell, now int64, r *reply) {
-	p, flags := c.Policy.Kept.(*policy), r.take(1)[0]
+	p, flags := c.Policy.Attachment.(*policy), r.take(1)[0]
 	if flags&cellForeign != 0 {
-		q.allowed, q.err, c.Short = false, cmp.Or(q.err, errForeign), undecided
+		q.allowed, q.err, c.Shortfall = false, cmp.Or(q.err, errForeign), undecided
 		return
 	}
 	q.allowed = flags&questionAllowed != 0
 	charge := q.allowed && q.mode == step.Allow
-	if p.Algorithm == log {
+	switch p.Algorithm {
+	case step.Log:
 		q.answerLog(c, now, flags, r, charge)
-	} else {
+	case step.Level, step.Window:
 		var room [16]int64
 		state, sound := p.state(c, room[:], now, flags, r)
 		if !sound {
@@ -217,28 +218,43 @@ func (q *question) answer(c *step.Cell, now int64, r *reply) {
 			return
 		}
 		if !c.Take(state, now, charge) && flags&cellAdmits != 0 {
-			c.Short, c.RetryAfter = 0, 0 // rounded doubles of the script can admit what is 1e-16 of a unit too much
+			c.Shortfall, c.RetryAfter = 0, 0 // rounded doubles of the script can admit what is 1e-16 of a unit too much
 		}
 		if !q.allowed {
-			c.Refused(state, now, step.Allow)
+			c.CountRefused(state, now, step.Allow)
 		}
+	default:
+		panic(step.Missing(p.Algorithm))
 	}
 }
 
 // state returns the state of a level or a window as it was before. It is not sound if no script can have written it:
 // the script itself looks only at the numbers that it needs.
 func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *reply) (state []int64, sound bool) {
-	if p.Algorithm == level {
-		state := room[:2]
-		if flags&cellNew != 0 {
-			return state, true
-		}
-		level, err := strconv.ParseUint(r.take(levelDigits), 10, bits.Len64(step.MaxInt))
-		if err == nil {
-			c.Policy.SetLevel(state, now, int64(level))
-		}
-		return state, err == nil
+	switch p.Algorithm {
+	case step.Level:
+		return r.level(c, room[:2], now, flags)
+	case step.Window:
+		return p.window(c, room, flags, r)
+	default:
+		panic(step.Missing(p.Algorithm))
 	}
+}
+
+// level is state for a level.
+func (r *reply) level(c *step.Cell, state []int64, now int64, flags byte) (_ []int64, sound bool) {
+	if flags&cellNew != 0 {
+		return state, true
+	}
+	level, err := strconv.ParseUint(r.take(levelDigits), 10, bits.Len64(step.MaxInt))
+	if err == nil {
+		c.Policy.SetLevel(state, now, int64(level))
+	}
+	return state, err == nil
+}
+
+// window is state for a window.
+func (p *policy) window(c *step.Cell, room []int64, flags byte, r *reply) (state []int64, sound bool) {
 	size, _ := c.Policy.Lengths()
 	state = append(room[:0], make([]int64, size)...)
 	if flags&cellNew != 0 {
@@ -251,13 +267,13 @@ func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *rep
 		if i < len(counts) {
 			counts[i] = n
 		}
-		if i < int(p.Inside) {
+		if i < int(p.WholeCounts) {
 			sum += n
 		} else if n > step.MaxInt {
 			return state, false
 		}
 	}
-	aligned := c.Policy.FromFirst || start%p.Length == 0
+	aligned := c.Policy.FromFirst || start%p.SubWindow == 0
 	sound = aligned && sum == total && max(start, total) <= step.MaxInt
 	if len(counts) > 0 {
 		total += counts[len(counts)-1]
@@ -272,22 +288,22 @@ func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *rep
 const levelDigits = 16
 
 // log reads what a script says of a log. It is not sound if the instants are not those of one that was in order.
-func (r *reply) log(c *step.Cell, now int64) (l step.Log, sound bool) {
-	l = step.Log{Live: r.word(), Next: r.word(), Last: r.word(), Wait: r.word()}
-	if l.Live == 0 {
-		return step.Log{}, true
+func (r *reply) log(c *step.Cell, now int64) (l step.LogSummary, sound bool) {
+	l = step.LogSummary{Count: r.word(), FreesOne: r.word(), FreesAll: r.word(), FreesAsked: r.word()}
+	if l.Count == 0 {
+		return step.LogSummary{}, true
 	}
 	from := now - c.Policy.Period
-	inside := l.Next > from && l.Next <= l.Last && l.Last <= now+c.Policy.Period
+	inside := l.FreesOne > from && l.FreesOne <= l.FreesAll && l.FreesAll <= now+c.Policy.Period
 	asked, limit := c.Asked(), c.Policy.Capacity()
-	waits := asked > limit || l.Live+asked <= limit || l.Wait > from && l.Wait <= l.Last
-	return l, inside && waits && l.Live <= step.MaxLog
+	waits := asked > limit || l.Count+asked <= limit || l.FreesAsked > from && l.FreesAsked <= l.FreesAll
+	return l, inside && waits && l.Count <= step.MaxLog
 }
 
 // answerLog is answer for a log, of which the script has read what is asked.
 func (q *question) answerLog(c *step.Cell, now int64, flags byte, r *reply, charge bool) {
-	var before step.Log
-	denied := step.Log{Live: min(c.Asked(), step.MaxLog), Next: now, Last: now, Wait: now}
+	var before step.LogSummary
+	denied := step.LogSummary{Count: min(c.Asked(), step.MaxLog), FreesOne: now, FreesAll: now, FreesAsked: now}
 	sound, deniedSound := true, true
 	counts := c.Policy.CountDenied
 	if flags&cellNew == 0 {
@@ -301,31 +317,31 @@ func (q *question) answerLog(c *step.Cell, now int64, flags byte, r *reply, char
 		return
 	}
 	c.ReadLog(before, now, charge)
-	if !q.allowed && counts && c.N > 0 {
-		short := c.Short
+	if !q.allowed && counts && c.Units > 0 {
+		short := c.Shortfall
 		c.ReadLog(denied, now, false)
-		c.Short = short
+		c.Shortfall = short
 	}
 }
 
 // settled reads the answer of a cell that was settled.
 func (q *question) settled(c *step.Cell, now int64, r *reply) {
-	p, flags := c.Policy.Kept.(*policy), r.take(1)[0]
+	p, flags := c.Policy.Attachment.(*policy), r.take(1)[0]
 	switch {
 	case flags&cellForeign != 0:
-		q.err, c.Short = cmp.Or(q.err, errForeign), undecided
-	case p.Algorithm == log:
-		n, room := c.N, max(c.Policy.Capacity()-r.word(), 0)
-		c.N = 1 // the reading is about one more
+		q.err, c.Shortfall = cmp.Or(q.err, errForeign), undecided
+	case p.Algorithm == step.Log:
+		n, room := c.Units, max(c.Policy.Capacity()-r.word(), 0)
+		c.Units = 1 // the reading is about one more
 		after, sound := r.log(c, now)
 		if sound {
 			c.ReadLog(after, now, false)
 		} else {
 			q.err = errDamaged
 		}
-		c.N = n
-		c.Short = max(n-room, 0)
-	default:
+		c.Units = n
+		c.Shortfall = max(n-room, 0)
+	case p.Algorithm == step.Level || p.Algorithm == step.Window:
 		var room [16]int64
 		state, sound := p.state(c, room[:], now, flags, r)
 		if !sound {
@@ -333,6 +349,8 @@ func (q *question) settled(c *step.Cell, now int64, r *reply) {
 			return
 		}
 		c.Settle(state, now)
+	default:
+		panic(step.Missing(p.Algorithm))
 	}
-	q.allowed = q.allowed && c.Short == 0
+	q.allowed = q.allowed && c.Shortfall == 0
 }

@@ -181,12 +181,12 @@ func (p *Policy) takeCalendar(s *[2]int64, now, n int64, charge bool, c *Cell) b
 		used += n
 		p.setAny(s, now, clock, used)
 	}
-	c.Short, c.Reading = 0, Reading{Remaining: max(p.full-used, 0)}
+	c.Shortfall, c.Reading = 0, Reading{Remaining: max(p.full-used, 0)}
 	if used > 0 {
 		c.NextAfter, c.ResetAfter = s[0]-now, s[0]-now
 	}
 	if !fits {
-		c.Short, c.RetryAfter = 1, s[0]-now
+		c.Shortfall, c.RetryAfter = 1, s[0]-now
 	}
 	return fits
 }

@@ -65,7 +65,7 @@ func TestBorders(t *testing.T) {
 				if starting > 1 && u.word != "month" && (u.word != "week" || starting > 7) {
 					continue
 				}
-				m := Numbers{Algorithm: Calendar, Limit: 1, Period: u.period, Starting: int64(starting), Zone: name}
+				m := Numbers{Kind: Calendar, Limit: 1, Period: u.period, Starting: int64(starting), Zone: name}
 				if err := m.Check(); err != nil {
 					t.Fatal(err)
 				}
@@ -93,9 +93,9 @@ func TestBorders(t *testing.T) {
 func TestNeverOverInAWindow(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for round := range 4000 {
-		numbers := Numbers{Algorithm: FixedWindow, Limit: 1 + r.Int64N(9), Period: []int64{1e6, 3600e6, Day}[r.IntN(3)]}
+		numbers := Numbers{Kind: FixedWindow, Limit: 1 + r.Int64N(9), Period: []int64{1e6, 3600e6, Day}[r.IntN(3)]}
 		if round%2 == 0 {
-			numbers = Numbers{Algorithm: Calendar, Limit: numbers.Limit, Period: units[r.IntN(3)].period, Zone: "Test/Zone"}
+			numbers = Numbers{Kind: Calendar, Limit: numbers.Limit, Period: units[r.IntN(3)].period, Zone: "Test/Zone"}
 		}
 		var servers []Policy
 		for range 3 {
@@ -133,18 +133,18 @@ func TestNeverOverInAWindow(t *testing.T) {
 				last := len(charges) - 1
 				given := charges[last]
 				charges = charges[:last]
-				refund := Cell{Policy: given.server, N: -given.units, At: given.at, Source: SourceStore}
+				refund := Cell{Policy: given.server, Units: -given.units, Instant: given.at, Source: SourceStore}
 				refund.Settle(state, now)
 				inUse[given.number] -= given.units
 				continue
 			}
-			cell := Cell{Policy: server, N: min(1+r.Int64N(3), server.limit)}
+			cell := Cell{Policy: server, Units: min(1+r.Int64N(3), server.limit)}
 			if !cell.Take(state, now, true) {
 				continue
 			}
 			number := state[1] / windowStep
-			charges = append(charges, charge{server, now, cell.N, number})
-			inUse[number] += cell.N
+			charges = append(charges, charge{server, now, cell.Units, number})
+			inUse[number] += cell.Units
 			if inUse[number] > numbers.Limit {
 				t.Fatalf("%v: %d units in window %d", numbers, inUse[number], number)
 			}

@@ -20,30 +20,30 @@ type level struct {
 	calendar *calendar // of a Calendar, whose ticks are its windows; else nil
 }
 
-// newLevel reports whether the numbers are those of a level.
-func newLevel(m Numbers) (l level, ok bool) {
+// newLevel returns the level of numbers.
+func newLevel(m Numbers) (l level) {
 	step := int64(1)
-	switch {
-	case m.Algorithm == TokenBucket:
+	switch m.Kind {
+	case TokenBucket:
 		l.per = (m.Period + m.Limit - 1) / m.Limit
 		ticks := m.Limit * l.per // in a period
 		l.rate, l.tick = float64(ticks)/float64(m.Period), float64(m.Period)/float64(ticks)
 		l.full, l.most = m.Burst*l.per, (m.Burst+m.Debt)*l.per
-	case m.Algorithm == MinInterval:
+	case MinInterval:
 		l.rate, l.tick = 1, 1
 		l.per, l.full, l.most = m.Period, m.Period, m.Period+1 // so a call that is reported is another than the last
-	case m.Algorithm == FixedWindow && !m.FromFirst && m.Limit <= m.Period/8 && m.Period <= MaxSpan/8:
+	case FixedWindow:
 		step = 2 * m.Period // so a level is below 2^53 until 2095, and reports of 16 times the limit count
 		l.per, l.full, l.most, l.period = 1, m.Limit, step-1, newDivisor(m.Period)
-	case m.Algorithm == Calendar:
+	case Calendar:
 		l.calendar = newCalendar(m)
 		step = l.calendar.windowStep
 		l.per, l.full, l.most = 1, m.Limit, step-1
 	default:
-		return l, false
+		panic(Missing(m.Kind))
 	}
 	l.steps, l.units = newDivisor(step), newDivisor(l.per)
-	return l, true
+	return l
 }
 
 // Clock returns what the clock shows at an instant.
@@ -112,9 +112,9 @@ func (p *Policy) takeLevel(s *[2]int64, now, n int64, charge bool, c *Cell) bool
 	used := used(s, clock)
 	after := used + n*l.per
 	fits := after <= l.full
-	c.Short, c.RetryAfter = 0, 0
+	c.Shortfall, c.RetryAfter = 0, 0
 	if !fits {
-		c.Short, c.RetryAfter = 1, l.wait(now, clock, after-l.full)
+		c.Shortfall, c.RetryAfter = 1, l.wait(now, clock, after-l.full)
 	} else if charge {
 		used = after
 		l.set(s, now, clock, used)
@@ -138,6 +138,18 @@ func (p *Policy) denyLevel(s *[2]int64, now, n int64) {
 	clock := p.clockOf(s, now, p.shows(now))
 	used := used(s, clock)
 	p.set(s, now, clock, max(used, min(used+n*p.per, p.full)))
+}
+
+// settleLevel counts n more units than were charged at an instant, or gives back -n of them.
+func (p *Policy) settleLevel(s *[2]int64, now, at, n int64) {
+	switch {
+	case p.calendar != nil:
+		p.settleCalendar(s, now, at, n)
+	case n > 0:
+		p.addLevel(s, now, n)
+	default:
+		p.dropLevel(s, now, at, min(-n, p.most/p.per))
+	}
 }
 
 // addLevel counts units that have been used.

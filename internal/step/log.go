@@ -100,6 +100,15 @@ func (p *Policy) push(s []int64, now, n int64) {
 	s[logCount] += kept
 }
 
+// settleLog counts n more units than were charged at an instant, or gives back -n of them.
+func (p *Policy) settleLog(s []int64, now, at, n int64) {
+	if n > 0 {
+		p.push(s, now, n)
+	} else {
+		p.unlog(s, now, at, -n)
+	}
+}
+
 // unlog frees the oldest units, not those of the charge. The entries that stay are newer than those really used, so the
 // key can only be refused longer.
 func (p *Policy) unlog(s []int64, now, at, n int64) {
@@ -116,13 +125,13 @@ func (p *Policy) takeLog(s []int64, now, n int64, charge bool, c *Cell) bool {
 		p.push(s, now, n)
 	}
 	live, r := s[logCount], &c.Reading
-	c.Short, r.Remaining, r.NextAfter, r.ResetAfter, r.RetryAfter = 0, max(p.limit-live, 0), 0, 0, 0
+	c.Shortfall, r.Remaining, r.NextAfter, r.ResetAfter, r.RetryAfter = 0, max(p.limit-live, 0), 0, 0, 0
 	if live > 0 {
 		r.NextAfter = entry(s, max(live-p.limit, 0)) + p.Period - now
 		r.ResetAfter = entry(s, live-1) + p.Period - now
 	}
 	if !fits {
-		c.Short, r.RetryAfter = 1, entry(s, live+n-p.limit-1)+p.Period-now
+		c.Shortfall, r.RetryAfter = 1, entry(s, live+n-p.limit-1)+p.Period-now
 	}
 	return fits
 }

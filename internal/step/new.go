@@ -8,23 +8,25 @@ import (
 	"math/bits"
 )
 
-// An Algorithm is what users call a way to count.
-type Algorithm uint8
+// A Kind is what users call a policy. Several have one Algorithm.
+type Kind uint8
 
-// The algorithms.
+// The kinds. A switch that is about all of them names each. Random tests draw from those before Calendar.
 const (
-	TokenBucket Algorithm = iota + 1
+	TokenBucket Kind = iota + 1
 	FixedWindow
 	SlidingWindow
 	SlidingLog
 	MinInterval
 	Calendar
 	Constant // Unlimited or, with a Limit of 0, Blocked
+
+	kindEnd // is behind the last
 )
 
 // Numbers are the parameters of a policy.
 type Numbers struct {
-	Algorithm   Algorithm
+	Kind        Kind
 	Limit       int64 // events per Period
 	Period      int64 // in microseconds; of a calendar, its unit
 	Burst       int64 // of a token bucket
@@ -45,31 +47,53 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 	if err := m.Check(); err != nil {
 		return Policy{}, err
 	}
-	p := Policy{Numbers: m, Limiter: limiter, Name: name, limit: m.Limit, one: m.Algorithm == MinInterval || m.Algorithm == SlidingLog}
-	switch m.Algorithm {
+	p := Policy{Numbers: m, Limiter: limiter, Name: name, limit: m.Limit, one: m.Kind == MinInterval || m.Kind == SlidingLog}
+	switch m.Kind {
 	case TokenBucket:
 		p.limit, p.refill = m.Burst, refill(m.Burst, m.Period, m.Limit)
 	case MinInterval:
 		p.limit, p.calls = 1, true
 	}
-	var level bool
-	switch p.level, level = newLevel(m); {
-	case m.Algorithm == Calendar:
-		p.kind = isCalendar
-	case level:
-	case m.Algorithm == SlidingLog:
-		p.kind = isLog
-	case m.Algorithm == Constant:
-		p.kind = isConstant
+	p.algorithm = m.algorithm()
+	switch p.algorithm {
+	case Level:
+		p.level = newLevel(m)
+	case Window:
+		p.window = newWindow(m)
+	case Log, stateless:
 	default:
-		p.kind, p.window = isWindow, newWindow(m)
+		panic(Missing(p.algorithm))
 	}
+	first, longest := p.Lengths()
+	p.grows = first < longest
 	id := [3]any{limiter, name, m.Identity()}
 	p.ID, p.Tag = maphash.Comparable(seed, id), uint32(maphash.Comparable(tagSeed, id))&^1
-	if _, words := p.Lengths(); words > 2 {
+	if longest > 2 {
 		p.Tag++
 	}
 	return p, nil
+}
+
+// algorithm returns the algorithm of valid numbers. A MinInterval is a bucket of one call. A FixedWindow is a level of one
+// tick, or if it is FromFirst, or its limit is very large, a window without sub-windows.
+func (m Numbers) algorithm() Algorithm {
+	switch m.Kind {
+	case TokenBucket, MinInterval, Calendar:
+		return Level
+	case FixedWindow:
+		if !m.FromFirst && m.Limit <= m.Period/8 && m.Period <= MaxSpan/8 {
+			return Level
+		}
+		return Window
+	case SlidingWindow:
+		return Window
+	case SlidingLog:
+		return Log
+	case Constant:
+		return stateless
+	default:
+		panic(Missing(m.Kind))
+	}
 }
 
 // Identity returns the part of the numbers that says what the bytes of a state mean. Policies of one limiter and
@@ -78,10 +102,10 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 func (m Numbers) Identity() Numbers {
 	m = m.whole()
 	m.NeverOver, m.CountDenied = false, false
-	if m.Algorithm != TokenBucket {
-		_, level := newLevel(m)
+	if m.Kind != TokenBucket {
+		large := m.Kind == FixedWindow && m.algorithm() == Window
 		m.Limit = 0
-		if m.Algorithm == FixedWindow && !level {
+		if large {
 			m.Limit = 1
 		}
 	}
@@ -89,7 +113,7 @@ func (m Numbers) Identity() Numbers {
 }
 
 // Constant reports whether the numbers are those of Unlimited or Blocked.
-func (m Numbers) Constant() bool { return m.Algorithm == Constant }
+func (m Numbers) Constant() bool { return m.Kind == Constant }
 
 // Check returns all that is wrong with the numbers, a line for each fault.
 func (m Numbers) Check() error {
@@ -100,11 +124,11 @@ func (m Numbers) Check() error {
 			faults = append(faults, fmt.Errorf(format, args...))
 		}
 	}
-	a := m.Algorithm
+	a := m.Kind
 	switch {
 	case a == Constant:
 		return nil
-	case a < TokenBucket || a > Constant:
+	case a < TokenBucket || a >= kindEnd:
 		return errors.New("no policy: use TokenBucket, FixedWindow, SlidingWindow, SlidingLog, MinInterval, Calendar, Unlimited or Blocked")
 	}
 	fault(a != MinInterval && m.Limit == 0, "a rate of 0 events: to refuse everything, use Blocked")
@@ -123,6 +147,7 @@ func (m Numbers) Check() error {
 	fault(m.Starting != 0 && a != Calendar, "Starting is for Calendar")
 	fault(m.Zone != "" && a != Calendar, "In is for Calendar")
 	switch a {
+	case FixedWindow, MinInterval:
 	case Calendar:
 		m.checkCalendar(fault)
 	case TokenBucket:
@@ -140,6 +165,8 @@ func (m Numbers) Check() error {
 		fault(sound && m.Resolution > m.Period, "a resolution of %d needs a period of as many microseconds", m.Resolution)
 	case SlidingLog:
 		fault(m.Limit > MaxLog && m.Limit <= MaxInt, "a SlidingLog stores each event, at most %d, not %d: use SlidingWindow(...).NeverOver().Resolution(60)", MaxLog, m.Limit)
+	default:
+		panic(Missing(a))
 	}
 	return errors.Join(faults...)
 }
@@ -168,7 +195,7 @@ func (m Numbers) whole() Numbers {
 	if m.Zone == "UTC" {
 		m.Zone = ""
 	}
-	if m.Debt == UsualDebt && m.Algorithm == TokenBucket {
+	if m.Debt == UsualDebt && m.Kind == TokenBucket {
 		m.Debt = m.DefaultDebt()
 	}
 	return m
@@ -177,7 +204,7 @@ func (m Numbers) whole() Numbers {
 // DefaultDebt returns the debt that a UsualDebt stands for.
 func (m Numbers) DefaultDebt() int64 {
 	valid := m.Limit > 0 && m.Limit <= MaxInt && m.Period > 0 && m.Period <= MaxSpan
-	if m.Algorithm != TokenBucket || !valid || m.Burst <= 0 {
+	if m.Kind != TokenBucket || !valid || m.Burst <= 0 {
 		return 0
 	}
 	return max(min(m.Burst, m.mostUnits()-m.Burst), 0)

@@ -10,6 +10,7 @@
 package step
 
 import (
+	"fmt"
 	"hash/maphash"
 	"math"
 	"slices"
@@ -28,14 +29,15 @@ const (
 
 // A Policy is one policy of a limiter, as it is asked. What most decisions need comes first.
 type Policy struct {
-	ID    uint64 // a secret hash of its identity: all of it but the numbers that a state is only compared with
-	Tag   uint32 // another; odd if states are longer than 2 words
-	kind  kind
-	one   bool  // to ask for nothing is to ask for a unit
-	calls bool  // it counts calls, whatever their units
-	Last  bool  // of its limiter
-	Free  bool  // charges count nothing: they only ask whether it is above its limit
-	limit int64 // units that a key has that was never charged
+	ID        uint64 // a secret hash of its identity: all of it but the numbers that a state is only compared with
+	Tag       uint32 // another; odd if states are longer than 2 words
+	algorithm Algorithm
+	grows     bool  // its states may become too short
+	one       bool  // to ask for nothing is to ask for a unit
+	calls     bool  // it counts calls, whatever their units
+	Last      bool  // of its limiter
+	Free      bool  // charges count nothing: they only ask whether it is above its limit
+	limit     int64 // units that a key has that was never charged
 	level
 	window
 
@@ -43,36 +45,45 @@ type Policy struct {
 	Limiter, Name string
 	refill        int64 // of a whole bucket
 
-	Kept any // by the store for which it was prepared
+	Attachment any // by the store for which it was prepared
 }
 
-// A kind is one of three algorithms. A MinInterval is a bucket of one call. A FixedWindow is a level of one tick, or if
-// it is FromFirst, or its limit is very large, a window without sub-windows.
-type kind uint8
+// An Algorithm is the arithmetic of some kinds of policies. Scripts of stores know it by its number.
+type Algorithm uint8
 
+// The algorithms. A switch names each of them, and panics for others: see Missing.
 const (
-	isLevel kind = iota
-	isWindow
-	isLog
-	isCalendar // a level whose clock is another
-	isConstant
+	stateless Algorithm = iota // of constant policies
+	Level                      // an instant: level.go, and calendar.go for one whose clock is a calendar
+	Window                     // counts of sub-windows: window.go
+	Log                        // the instants of all units: log.go
+
+	AlgorithmEnd // is behind the last: tests go over all
 )
+
+// Missing is what a switch panics with that has no case for a value of an enumeration.
+func Missing(value any) string {
+	return fmt.Sprintf("headgate: a switch has no case for %T %[1]d", value)
+}
 
 // Capacity returns the units that a key has that was never charged.
 func (p *Policy) Capacity() int64 { return p.limit }
 
 // Constant reports whether it always decides the same. Its state is nil.
-func (p *Policy) Constant() bool { return p.kind == isConstant }
+func (p *Policy) Constant() bool { return p.algorithm == stateless }
 
 // Window returns the time over which Capacity units are admitted, or 0 if it differs: see WindowAt.
 func (p *Policy) Window() int64 {
-	switch {
-	case p.Algorithm == TokenBucket:
+	switch p.Kind {
+	case TokenBucket:
 		return p.refill
-	case p.calendar != nil:
+	case FixedWindow, SlidingWindow, SlidingLog, MinInterval:
+		return p.Period
+	case Calendar, Constant:
 		return 0
+	default:
+		panic(Missing(p.Kind))
 	}
-	return p.Period
 }
 
 // Max returns the largest charge that can ever be admitted.
@@ -85,13 +96,19 @@ func (p *Policy) Max() int64 {
 
 // Lengths returns the length of a new state, and of the longest. Most have 2.
 func (p *Policy) Lengths() (first, longest int64) {
-	switch {
-	case p.kind == isLog:
+	switch p.algorithm {
+	case stateless, Level:
+		return 2, 2
+	case Window:
+		if p.k > 0 {
+			return p.k + 3, p.k + 3
+		}
+		return 2, 2
+	case Log:
 		return logRing + min(p.limit, logStart), logRing + MaxLog
-	case p.kind == isWindow && p.k > 0:
-		return p.k + 3, p.k + 3
+	default:
+		panic(Missing(p.algorithm))
 	}
-	return 2, 2
 }
 
 // New returns a new state.
@@ -115,14 +132,14 @@ type Cell struct {
 	Policy *Policy
 	Key    hidden.Text
 	Hash   uint64 // of the key: secret, and the same as long as the process runs
-	N      int64  // units; 0 only checks; of Settle, how many more they are than were charged
+	Units  int64  // units; 0 only checks; of Settle, how many more they are than were charged
 
 	// Of Settle, the instant and the source of the charge, or 0 and SourceNone if there was none: a report. The answer has
 	// its own.
-	At     int64
-	Source Source
+	Instant int64
+	Source  Source
 
-	Short int64 // the answer: more than 0 if the policy does not admit the units; of Settle, how many had no room
+	Shortfall int64 // the answer: more than 0 if the policy does not admit the units; of Settle, how many had no room
 	Reading
 }
 
@@ -163,7 +180,7 @@ func Hash(key string) uint64 { return maphash.String(seed, key) }
 
 // Set sets what is asked.
 func (c *Cell) Set(p *Policy, key string, hash uint64, n int64) {
-	c.Policy, c.Key, c.Hash, c.N = p, hidden.Of(key), hash, p.Counted(n)
+	c.Policy, c.Key, c.Hash, c.Units = p, hidden.Of(key), hash, p.Counted(n)
 }
 
 // Counted returns how many units a charge of n counts.
@@ -180,38 +197,42 @@ func (p *Policy) Counted(n int64) int64 {
 // Asked returns how many units have to fit. For none, a window or a bucket must not be above its limit, as it
 // may be after Settle. A log, and a MinInterval, must admit one more.
 func (c *Cell) Asked() int64 {
-	if c.N == 0 && c.Policy.one {
+	if c.Units == 0 && c.Policy.one {
 		return 1
 	}
-	return c.N
+	return c.Units
 }
 
 // Admits reports whether the policy alone admits the units. They are no more than its Max.
 func (c *Cell) Admits(s []int64, now int64) bool {
 	p, n := c.Policy, c.Asked()
-	switch {
-	case s == nil:
+	if s == nil {
 		return n <= p.limit
-	case p.kind == isLevel:
-		level := (*[2]int64)(s)
-		return used(level, p.clockOf(level, now, p.shows(now)))+n*p.per <= p.full
-	case p.kind == isWindow:
-		return n <= p.left(s, now)
-	case p.kind == isCalendar:
-		level := (*[2]int64)(s)
-		return used(level, p.clockOf(level, now, p.Clock(now)))+n <= p.full
 	}
-	p.expire(s, now)
-	return s[logCount]+n <= p.limit
+	switch p.algorithm {
+	case Level:
+		level := (*[2]int64)(s)
+		if p.calendar != nil { // apart, so that others do not pay for its clock
+			return used(level, p.clockOf(level, now, p.Clock(now)))+n <= p.full
+		}
+		return used(level, p.clockOf(level, now, p.shows(now)))+n*p.per <= p.full
+	case Window:
+		return n <= p.left(s, now)
+	case Log:
+		p.expire(s, now)
+		return s[logCount]+n <= p.limit
+	default:
+		panic(Missing(p.algorithm))
+	}
 }
 
 // Grows reports whether states may become too short.
-func (p *Policy) Grows() bool { return p.kind == isLog }
+func (p *Policy) Grows() bool { return p.grows }
 
 // Room returns a state of a policy that grows with room for the units, if they may fit or are to be counted anyway.
 func (c *Cell) Room(s []int64, now int64, anyway bool) []int64 {
-	if c.Policy.kind == isLog {
-		return c.Policy.grow(s, now, c.N, anyway || c.Policy.CountDenied)
+	if c.Policy.grows {
+		return c.Policy.grow(s, now, c.Units, anyway || c.Policy.CountDenied)
 	}
 	return s
 }
@@ -219,34 +240,39 @@ func (c *Cell) Room(s []int64, now int64, anyway bool) []int64 {
 // Take charges the units if they fit and it should, and reads what is left. It reports whether they fit.
 func (c *Cell) Take(s []int64, now int64, charge bool) bool {
 	p, n := c.Policy, c.Asked()
-	charge = charge && c.N > 0
-	switch {
-	case s == nil || n > p.limit:
+	charge = charge && c.Units > 0
+	if s == nil || n > p.limit {
 		return c.takeFresh(n)
-	case p.kind == isLevel:
-		return p.takeLevel((*[2]int64)(s), now, n, charge, c)
-	case p.kind == isWindow:
-		return p.takeWindow(s, now, n, charge, c)
-	case p.kind == isCalendar:
-		return p.takeCalendar((*[2]int64)(s), now, n, charge, c)
 	}
-	return p.takeLog(s, now, n, charge, c)
+	switch p.algorithm {
+	case Level:
+		if p.calendar != nil {
+			return p.takeCalendar((*[2]int64)(s), now, n, charge, c)
+		}
+		return p.takeLevel((*[2]int64)(s), now, n, charge, c)
+	case Window:
+		return p.takeWindow(s, now, n, charge, c)
+	case Log:
+		return p.takeLog(s, now, n, charge, c)
+	default:
+		panic(Missing(p.algorithm))
+	}
 }
 
 // takeFresh is Take of a key without a state, or of what never fits.
 func (c *Cell) takeFresh(n int64) bool {
-	c.Short, c.Reading = 0, Reading{Remaining: c.Policy.limit}
+	c.Shortfall, c.Reading = 0, Reading{Remaining: c.Policy.limit}
 	if n <= c.Policy.limit {
 		return true
 	}
-	c.Short, c.RetryAfter = 1, Never
+	c.Shortfall, c.RetryAfter = 1, Never
 	return false
 }
 
-// Refused counts the units after Take, as far as they matter, if refused attempts count.
-func (c *Cell) Refused(s []int64, now int64, mode Mode) {
+// CountRefused counts the units after Take, as far as they matter, if refused attempts count.
+func (c *Cell) CountRefused(s []int64, now int64, mode Mode) {
 	p := c.Policy
-	if !p.CountDenied || c.N == 0 {
+	if !p.CountDenied || c.Units == 0 {
 		return
 	}
 	if s == nil {
@@ -254,55 +280,56 @@ func (c *Cell) Refused(s []int64, now int64, mode Mode) {
 	} else if mode == Peek {
 		s = c.Room(slices.Clone(s), now, true)
 	}
-	switch p.kind {
-	case isLog:
-		p.push(s, now, c.N)
-	case isLevel:
-		p.denyLevel((*[2]int64)(s), now, c.N)
-	case isWindow:
+	switch p.algorithm {
+	case Level:
+		p.denyLevel((*[2]int64)(s), now, c.Units)
+	case Window:
 		p.roll(s, now)
-		p.addWindow(s, c.N, p.denied)
+		p.addWindow(s, c.Units, p.denied)
+	case Log:
+		p.push(s, now, c.Units)
+	default:
+		panic(Missing(p.algorithm))
 	}
-	short := c.Short
+	short := c.Shortfall
 	c.Take(s, now, false)
-	c.Short = short
+	c.Shortfall = short
 }
 
 // Changes reports whether an answer may change the state.
 func (c *Cell) Changes(mode Mode, others bool) bool {
-	return c.N > 0 && (mode == Allow && (others || c.Policy.CountDenied) || mode == Settle) && !c.Policy.Constant()
+	return c.Units > 0 && (mode == Allow && (others || c.Policy.CountDenied) || mode == Settle) && !c.Policy.Constant()
 }
 
 // Settle corrects a charge, and reads what is left. What was used beyond it counts, whether it fits or not: a bucket
 // counts no more than its Debt, and a log has no more than the newest instants. It never gives back more than was counted.
 func (c *Cell) Settle(s []int64, now int64) {
-	p, n, at := c.Policy, c.N, c.At
+	p, n, at := c.Policy, c.Units, c.Instant
 	// Of a MinInterval, only the last call is given back. Take changes the state if the clock has gone back behind that.
-	last := s == nil || !p.calls || s[1] == p.shows(at)+p.per && s[1]-p.shows(now) <= p.most
-	c.N = 0
+	last := n > 0 || s == nil || !p.calls || s[1] == p.shows(at)+p.per && s[1]-p.shows(now) <= p.most
+	c.Units = 0
 	c.Take(s, now, false)
 	short := max(n-c.Remaining, 0)
-	switch {
-	case s == nil: // it is constant, or nothing is left to give back
-	case n > 0 && p.kind == isLevel:
-		p.addLevel((*[2]int64)(s), now, n)
-	case n > 0 && p.kind == isWindow:
-		p.addWindow(s, n, MaxInt)
-	case p.kind == isCalendar:
-		p.settleCalendar((*[2]int64)(s), now, at, n)
-	case n > 0:
-		p.push(s, now, n)
-	case !last: // another call was the last
-	case p.kind == isLevel:
-		p.dropLevel((*[2]int64)(s), now, at, min(-n, p.most/p.per))
-	case p.kind == isWindow:
-		p.unwindow(s, at, -n)
-	default:
-		p.unlog(s, now, at, -n)
+	if s != nil && last { // else it is constant, nothing is left to give back, or another call was the last
+		p.settle(s, now, at, n)
 	}
-	c.N = 1
+	c.Units = 1
 	c.Take(s, now, false)
-	c.N, c.Short = n, short
+	c.Units, c.Shortfall = n, short
+}
+
+// settle counts n more units than were charged at an instant, or gives back -n of them.
+func (p *Policy) settle(s []int64, now, at, n int64) {
+	switch p.algorithm {
+	case Level:
+		p.settleLevel((*[2]int64)(s), now, at, n)
+	case Window:
+		p.settleWindow(s, at, n)
+	case Log:
+		p.settleLog(s, now, at, n)
+	default:
+		panic(Missing(p.algorithm))
+	}
 }
 
 // saturate adds n to count, but not beyond most. A count that is already beyond stays.

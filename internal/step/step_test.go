@@ -17,11 +17,11 @@ const (
 )
 
 func bucket(n, per, burst int64) Numbers {
-	return Numbers{Algorithm: TokenBucket, Limit: n, Period: per, Burst: burst, Debt: UsualDebt}
+	return Numbers{Kind: TokenBucket, Limit: n, Period: per, Burst: burst, Debt: UsualDebt}
 }
 
 func sliding(n, per, k int64) Numbers {
-	return Numbers{Algorithm: SlidingWindow, Limit: n, Period: per, Resolution: k}
+	return Numbers{Kind: SlidingWindow, Limit: n, Period: per, Resolution: k}
 }
 
 func policy(t testing.TB, m Numbers) *Policy {
@@ -117,9 +117,9 @@ func TestMostInAnyWindow(t *testing.T) {
 		numbers Numbers
 		most    int64
 	}{
-		{Numbers{Algorithm: FixedWindow, Limit: 100, Period: minute}, 200}, {bucket(100, minute, 100), 199}, {sliding(100, minute, 1), 199},
+		{Numbers{Kind: FixedWindow, Limit: 100, Period: minute}, 200}, {bucket(100, minute, 100), 199}, {sliding(100, minute, 1), 199},
 		{sliding(100, minute, 10), 199}, {never(sliding(100, minute, 1)), 100}, {never(sliding(100, minute, 10)), 100},
-		{Numbers{Algorithm: SlidingLog, Limit: 100, Period: minute}, 100},
+		{Numbers{Kind: SlidingLog, Limit: 100, Period: minute}, 100},
 	} {
 		k := newKey(t, test.numbers)
 		var at []int64
@@ -151,7 +151,7 @@ func TestMostInAnyWindow(t *testing.T) {
 
 // A state from a time that cannot be yet is full use as of now.
 func TestClockError(t *testing.T) {
-	for _, m := range []Numbers{bucket(10, second, 20), {Algorithm: FixedWindow, Limit: 10, Period: minute}, sliding(10, minute, 4), {Algorithm: MinInterval, Limit: 1, Period: minute}} {
+	for _, m := range []Numbers{bucket(10, second, 20), {Kind: FixedWindow, Limit: 10, Period: minute}, sliding(10, minute, 4), {Kind: MinInterval, Limit: 1, Period: minute}} {
 		k := newKey(t, m)
 		k.ask(noon, 1, true)
 		back := int64(noon - 10*day)
@@ -175,12 +175,12 @@ func TestIdentity(t *testing.T) {
 		t.Error("windows")
 	}
 	b := policy(t, bucket(10, minute, 10))
-	for _, other := range []Numbers{bucket(11, minute, 10), bucket(10, minute, 11), bucket(10, minute+1, 10), {Algorithm: TokenBucket, Limit: 10, Period: minute, Burst: 10}} {
+	for _, other := range []Numbers{bucket(11, minute, 10), bucket(10, minute, 11), bucket(10, minute+1, 10), {Kind: TokenBucket, Limit: 10, Period: minute, Burst: 10}} {
 		if policy(t, other).ID == b.ID {
 			t.Errorf("%v has the states of another bucket", other)
 		}
 	}
-	few, many := Numbers{Algorithm: FixedWindow, Limit: 10, Period: second}, Numbers{Algorithm: FixedWindow, Limit: second / 8, Period: second}
+	few, many := Numbers{Kind: FixedWindow, Limit: 10, Period: second}, Numbers{Kind: FixedWindow, Limit: second / 8, Period: second}
 	if policy(t, few).ID != policy(t, many).ID {
 		t.Error("windows of the clock that are kept alike")
 	}
@@ -213,7 +213,7 @@ func TestDivisor(t *testing.T) {
 // What is wrong is reported, all of it at once.
 func TestFaults(t *testing.T) {
 	const huge = MaxInt + 1
-	window := func(n, per int64) Numbers { return Numbers{Algorithm: FixedWindow, Limit: n, Period: per} }
+	window := func(n, per int64) Numbers { return Numbers{Kind: FixedWindow, Limit: n, Period: per} }
 	with := func(m Numbers, change func(*Numbers)) Numbers { change(&m); return m }
 	denied := func(m *Numbers) { m.CountDenied = true }
 	for _, test := range []struct {
@@ -221,7 +221,7 @@ func TestFaults(t *testing.T) {
 		faults  string // of each line
 	}{
 		{Numbers{}, "no policy"},
-		{Numbers{Algorithm: 99}, "no policy"},
+		{Numbers{Kind: 99}, "no policy"},
 		{window(0, minute), "a rate of 0 events"},
 		{window(-1, minute), "a rate of -1 events: there must be at least 1"},
 		{window(huge, minute), "more than 2^53-1"},
@@ -238,8 +238,8 @@ func TestFaults(t *testing.T) {
 		{sliding(1, minute, 0), "from 1 to 1000, is 0"},
 		{sliding(1, minute, 1001), "from 1 to 1000, is 1001"},
 		{sliding(1, 9, 10), "needs a period of as many microseconds"},
-		{Numbers{Algorithm: SlidingLog, Limit: 1025, Period: minute}, "use SlidingWindow"},
-		{Numbers{Algorithm: MinInterval, Limit: 1}, "must be positive"},
+		{Numbers{Kind: SlidingLog, Limit: 1025, Period: minute}, "use SlidingWindow"},
+		{Numbers{Kind: MinInterval, Limit: 1}, "must be positive"},
 		{with(bucket(1, second, 1), denied), "CountDenied is for"},
 		{with(window(1, second), func(m *Numbers) { m.NeverOver = true }), "NeverOver is for SlidingWindow"},
 		{with(sliding(1, second, 1), func(m *Numbers) { m.FromFirst = true }), "FromFirst is for FixedWindow"},
@@ -266,6 +266,69 @@ func TestFaults(t *testing.T) {
 		if _, err := Parse(text); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// Each kind and each algorithm has its case in all that a policy and a cell do: what lacks one panics.
+func TestEachKindAndAlgorithm(t *testing.T) {
+	texts := map[Kind][]string{
+		TokenBucket:   {"token-bucket 60/minute"},
+		FixedWindow:   {"fixed-window 60/minute", "fixed-window 60/minute from-first count-denied"},
+		SlidingWindow: {"sliding-window 60/minute", "sliding-window 60/minute count-denied"},
+		SlidingLog:    {"sliding-log 60/minute", "sliding-log 60/minute count-denied"},
+		MinInterval:   {"min-interval 1m"},
+		Calendar:      {"calendar 60/day"},
+		Constant:      {"unlimited", "blocked"},
+	}
+	seen := map[Algorithm]bool{}
+	for kind := TokenBucket; kind < kindEnd; kind++ {
+		if len(texts[kind]) == 0 {
+			t.Errorf("kind %d has no text", kind)
+		}
+		for _, text := range texts[kind] {
+			m, err := Parse(text)
+			if err != nil || m.Kind != kind {
+				t.Fatal(text, m, err)
+			}
+			if _, err := m.Share(2); err != nil {
+				t.Error(text, err)
+			}
+			p := policy(t, m)
+			if stored := p.Stored(); stored.Algorithm != p.algorithm || p.Window() < 0 || p.LeaseEnd(noon) < 0 {
+				t.Errorf("%s: %+v", text, stored)
+			}
+			seen[p.algorithm] = true
+			answers(t, p)
+		}
+	}
+	for algorithm := stateless; algorithm < AlgorithmEnd; algorithm++ {
+		if !seen[algorithm] {
+			t.Errorf("algorithm %d is that of no kind", algorithm)
+		}
+	}
+}
+
+// answers asks all that is asked about cells of a policy.
+func answers(t *testing.T, p *Policy) {
+	var state []int64
+	if !p.Constant() {
+		state = p.New()
+	}
+	var c Cell
+	c.Set(p, "key", 1, 2)
+	admits := c.Admits(state, noon)
+	state = c.Room(state, noon, true)
+	if fits := c.Take(state, noon, true); fits != admits {
+		t.Errorf("%v: %t, %t", p.Numbers, admits, fits)
+	}
+	if !p.Constant() && c.ResetAfter == 0 {
+		t.Errorf("%v: %+v", p.Numbers, c)
+	}
+	c.CountRefused(state, noon, Allow)
+	for _, units := range []int64{1, -1} {
+		c.Units, c.Instant = units, noon
+		state = c.Room(state, noon, true)
+		c.Settle(state, noon)
 	}
 }
 
@@ -318,12 +381,12 @@ func TestFaultsOfTexts(t *testing.T) {
 // Numbers of the whole range of int64 have a text and faults, and no arithmetic that overflows.
 func TestNumbersOfAnySize(t *testing.T) {
 	sizes := []int64{math.MinInt64, math.MinInt64 + 1, -MaxInt, -1, 0, 1, 2, 3, 1 << 20, 1 << 32, MaxSpan - 1, MaxSpan, MaxSpan + 1, MaxInt, MaxInt + 1, math.MaxInt64 - 1, math.MaxInt64}
-	for a := Algorithm(0); a <= Constant+1; a++ {
+	for a := Kind(0); a <= kindEnd; a++ {
 		for _, limit := range sizes {
 			for _, period := range sizes {
 				for _, burst := range sizes {
 					for _, option := range []int64{UsualDebt, 0, 1, MaxInt, math.MaxInt64} {
-						m := Numbers{Algorithm: a, Limit: limit, Period: period}
+						m := Numbers{Kind: a, Limit: limit, Period: period}
 						switch a {
 						case TokenBucket:
 							m.Burst, m.Debt = burst, option
@@ -363,8 +426,8 @@ func TestWordsAreIntegersOfADouble(t *testing.T) {
 	tried := 0
 	for range 200_000 {
 		size := func(most int64) int64 { return 1 + r.Int64N(most)>>r.IntN(52) }
-		m := Numbers{Algorithm: TokenBucket + Algorithm(r.IntN(6)), Limit: size(MaxInt), Period: size(MaxSpan)}
-		switch m.Algorithm {
+		m := Numbers{Kind: TokenBucket + Kind(r.IntN(int(Calendar))), Limit: size(MaxInt), Period: size(MaxSpan)}
+		switch m.Kind {
 		case TokenBucket:
 			m.Burst, m.Debt = size(MaxInt), UsualDebt
 		case SlidingWindow:
@@ -380,7 +443,7 @@ func TestWordsAreIntegersOfADouble(t *testing.T) {
 		}
 		tried++
 		now := r.Int64N(end) + 1
-		report := Cell{Policy: &p, N: MaxInt}
+		report := Cell{Policy: &p, Units: MaxInt}
 		state := report.Room(p.New(), now, true)
 		report.Settle(state, now)
 		for _, word := range state[1:] {

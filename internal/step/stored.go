@@ -4,42 +4,55 @@ import "errors"
 
 // Stored is what a store whose script has a twin of the arithmetic needs to know of a policy.
 type Stored struct {
-	Algorithm byte // 1: level; 2: window; 3: log
+	Algorithm Algorithm
 
 	// Of a level: the ticks of its clock in a time, which is 0 of a calendar; by how much the clock advances with each; how much of it a unit takes;
 	// how far ahead of the clock a level may be after a charge, and after a report.
-	Time, Ticks, Step, Unit, Full, Most int64
+	ClockPeriod, PeriodTicks, TickStep, EmissionInterval, BurstOffset, DebtOffset int64
 
 	// Of a window: the length of a sub-window; how many count in full; 1 if one more counts in part, 2 if in full; up to
 	// how many denied units count in one.
-	Length, Inside, Trail, Denied int64
+	SubWindow, WholeCounts, OldestCount, DeniedLimit int64
 }
 
-// Stored returns how the states of a policy that is not constant are kept elsewhere.
+// Stored returns how the states of a policy are kept elsewhere: it is zero if it has none.
 func (p *Policy) Stored() Stored {
-	switch p.kind {
-	case isLog:
-		return Stored{Algorithm: 3}
-	case isWindow:
-		s := Stored{Algorithm: 2, Length: p.sub, Inside: max(p.k, 1), Denied: p.denied}
+	switch p.algorithm {
+	case stateless:
+		return Stored{}
+	case Log:
+		return Stored{Algorithm: Log}
+	case Window:
+		s := Stored{Algorithm: Window, SubWindow: p.sub, WholeCounts: max(p.k, 1), DeniedLimit: p.denied}
 		if p.k > 0 {
-			s.Trail = 1
+			s.OldestCount = 1
 		}
 		if p.k > 0 && p.over {
-			s.Trail = 2
+			s.OldestCount = 2
 		}
 		return s
+	case Level:
+		s := Stored{
+			Algorithm:        Level,
+			ClockPeriod:      p.Period,
+			PeriodTicks:      1,
+			TickStep:         int64(p.steps.by),
+			EmissionInterval: p.per,
+			BurstOffset:      p.full,
+			DebtOffset:       p.most,
+		}
+		switch {
+		case p.calls:
+			s.ClockPeriod = 1
+		case p.calendar != nil:
+			s.ClockPeriod = 0
+		case p.Kind == TokenBucket:
+			s.PeriodTicks = p.Limit * p.per
+		}
+		return s
+	default:
+		panic(Missing(p.algorithm))
 	}
-	s := Stored{Algorithm: 1, Time: p.Period, Ticks: 1, Step: int64(p.steps.by), Unit: p.per, Full: p.full, Most: p.most}
-	switch {
-	case p.calls:
-		s.Time = 1
-	case p.calendar != nil:
-		s.Time = 0
-	case p.Algorithm == TokenBucket:
-		s.Ticks = p.Limit * p.per
-	}
-	return s
 }
 
 // SetLevel makes the state of a level that is read elsewhere.
@@ -57,29 +70,29 @@ func (p *Policy) SetLevel(state []int64, now, level int64) {
 // SetWindow makes the state of a window, of which the counts are set, that is read elsewhere.
 func (p *Policy) SetWindow(s []int64, start, total int64) { s[0], s[1] = start+p.span, total }
 
-// A Log is what a reading needs to know of one: how many units count, and the instants that must expire until one more
+// A LogSummary is what a reading needs to know of one: how many units count, and the instants that must expire until one more
 // fits, until all are free, and until the units that are asked for fit. Instants of nothing are 0.
-type Log struct{ Live, Next, Last, Wait int64 }
+type LogSummary struct{ Count, FreesOne, FreesAll, FreesAsked int64 }
 
 // ReadLog is Take of a log that is elsewhere. It reports whether the units fit; if it should, they are charged.
-func (c *Cell) ReadLog(l Log, now int64, charge bool) bool {
+func (c *Cell) ReadLog(l LogSummary, now int64, charge bool) bool {
 	p, n := c.Policy, c.Asked()
 	if n > p.limit {
 		return c.takeFresh(n)
 	}
-	fits := l.Live+n <= p.limit
-	if charge && fits && c.N > 0 {
-		if l.Last = max(l.Last, now); l.Live == 0 {
-			l.Next = l.Last
+	fits := l.Count+n <= p.limit
+	if charge && fits && c.Units > 0 {
+		if l.FreesAll = max(l.FreesAll, now); l.Count == 0 {
+			l.FreesOne = l.FreesAll
 		}
-		l.Live += n
+		l.Count += n
 	}
-	c.Short, c.Reading = 0, Reading{Remaining: max(p.limit-l.Live, 0)}
-	if l.Live > 0 {
-		c.NextAfter, c.ResetAfter = l.Next+p.Period-now, l.Last+p.Period-now
+	c.Shortfall, c.Reading = 0, Reading{Remaining: max(p.limit-l.Count, 0)}
+	if l.Count > 0 {
+		c.NextAfter, c.ResetAfter = l.FreesOne+p.Period-now, l.FreesAll+p.Period-now
 	}
 	if !fits {
-		c.Short, c.RetryAfter = 1, l.Wait+p.Period-now
+		c.Shortfall, c.RetryAfter = 1, l.FreesAsked+p.Period-now
 	}
 	return fits
 }
@@ -89,15 +102,17 @@ func (c *Cell) ReadLog(l Log, now int64, charge bool) bool {
 func (m Numbers) Share(servers int64) (Numbers, error) {
 	part := func(x int64) int64 { return (x + servers - 1) / servers }
 	usual := m.Debt == m.DefaultDebt()
-	switch m.Algorithm {
+	switch m.Kind {
 	case TokenBucket, MinInterval:
 		m.Burst, m.Debt = part(m.Burst), part(m.Debt)
 		if m.Period > MaxSpan/servers {
 			return m, errors.New("makes the period longer than 142 years")
 		}
 		m.Period *= servers
-	default:
+	case FixedWindow, SlidingWindow, SlidingLog, Calendar, Constant:
 		m.Limit = part(m.Limit)
+	default:
+		panic(Missing(m.Kind))
 	}
 	if usual {
 		m.Debt = m.DefaultDebt()

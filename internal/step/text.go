@@ -16,11 +16,18 @@ const (
 	blocked   = "blocked"
 )
 
-// algorithms are the words that texts begin with, by Algorithm - 1.
-var algorithms = []string{"token-bucket", "fixed-window", "sliding-window", "sliding-log", "min-interval", "calendar"}
+// kinds are the words that texts begin with.
+var kinds = [...]string{
+	TokenBucket:   "token-bucket",
+	FixedWindow:   "fixed-window",
+	SlidingWindow: "sliding-window",
+	SlidingLog:    "sliding-log",
+	MinInterval:   "min-interval",
+	Calendar:      "calendar",
+}
 
 // options are the words that may follow.
-var options = map[Algorithm][]string{
+var options = map[Kind][]string{
 	TokenBucket:   {"burst", "debt"},
 	FixedWindow:   {"from-first", "count-denied"},
 	SlidingWindow: {"resolution", "never-over", "count-denied"},
@@ -38,30 +45,30 @@ var periods = []struct {
 func (m Numbers) String() string {
 	m = m.whole()
 	switch {
-	case m.Algorithm == Constant && m.Limit > 0:
+	case m.Kind == Constant && m.Limit > 0:
 		return unlimited
-	case m.Algorithm == Constant:
+	case m.Kind == Constant:
 		return blocked
-	case m.Algorithm < TokenBucket || m.Algorithm > Constant:
+	case m.Kind < TokenBucket || m.Kind >= kindEnd:
 		return "none"
 	}
-	s := algorithms[m.Algorithm-1] + " "
-	if m.Algorithm == MinInterval {
+	s := kinds[m.Kind] + " "
+	if m.Kind == MinInterval {
 		return s + period(m.Period, false)
 	}
 	s += strconv.FormatInt(m.Limit, 10) + "/"
-	if m.Algorithm == Calendar {
+	if m.Kind == Calendar {
 		s += m.Unit()
 	} else {
 		s += period(m.Period, true)
 	}
-	if m.Algorithm == TokenBucket {
+	if m.Kind == TokenBucket {
 		s += fmt.Sprintf(" burst %d", m.Burst)
 	}
 	if m.Debt != m.DefaultDebt() {
 		s += fmt.Sprintf(" debt %d", m.Debt)
 	}
-	if m.Algorithm == SlidingWindow && m.Resolution != UsualResolution {
+	if m.Kind == SlidingWindow && m.Resolution != UsualResolution {
 		s += fmt.Sprintf(" resolution %d", m.Resolution)
 	}
 	if m.NeverOver {
@@ -99,7 +106,7 @@ func period(microseconds int64, words bool) string {
 }
 
 // Words returns the words that texts begin with.
-func Words() []string { return append(slices.Clone(algorithms), unlimited, blocked) }
+func Words() []string { return append(slices.Clone(kinds[TokenBucket:]), unlimited, blocked) }
 
 // Parse returns the numbers of a text, or what is wrong with it or them.
 func Parse(text string) (m Numbers, err error) {
@@ -131,16 +138,16 @@ func parse(words []string) (m Numbers, err error) {
 	if len(words) == 0 {
 		return m, errors.New("it is empty: write one of " + known)
 	}
-	a := Algorithm(slices.Index(algorithms, words[0]) + 1)
+	a := Kind(max(slices.Index(kinds[:], words[0]), 0))
 	switch {
 	case words[0] == unlimited || words[0] == blocked:
 		if len(words) > 1 {
 			return m, fmt.Errorf("%s has no options: remove %q", words[0], words[1])
 		}
 		if words[0] == blocked {
-			return Numbers{Algorithm: Constant}, nil
+			return Numbers{Kind: Constant}, nil
 		}
-		return Numbers{Algorithm: Constant, Limit: MaxInt}, nil
+		return Numbers{Kind: Constant, Limit: MaxInt}, nil
 	case a == 0:
 		return m, fmt.Errorf("unknown algorithm %q: one of %s", words[0], known)
 	case len(words) == 1 && a == MinInterval:
@@ -167,7 +174,7 @@ func parse(words []string) (m Numbers, err error) {
 	if err != nil {
 		return m, err
 	}
-	switch m = (Numbers{Algorithm: a, Limit: n, Period: microseconds}); a {
+	switch m = (Numbers{Kind: a, Limit: n, Period: microseconds}); a {
 	case TokenBucket:
 		m.Burst, m.Debt = n, UsualDebt
 	case SlidingWindow:
@@ -178,7 +185,7 @@ func parse(words []string) (m Numbers, err error) {
 
 // parseOptions sets the options that follow the rate of an algorithm.
 func (m *Numbers) parseOptions(algorithm string, words []string) error {
-	known, seen := options[m.Algorithm], map[string]bool{}
+	known, seen := options[m.Kind], map[string]bool{}
 	for i := 0; i < len(words); i++ {
 		word := words[i]
 		switch {

@@ -20,7 +20,7 @@ type window struct {
 
 func newWindow(m Numbers) window {
 	w := window{sub: m.Period, over: true, first: m.FromFirst, denied: m.Limit}
-	if m.Algorithm == SlidingWindow {
+	if m.Kind == SlidingWindow {
 		w.k, w.over = m.Resolution, m.NeverOver
 		w.sub = (m.Period + w.k - 1) / w.k
 		// It is far above what could matter, and low enough that the sum of all counts is at most MaxInt.
@@ -100,6 +100,15 @@ func (w *window) addWindow(s []int64, n, most int64) {
 	}
 }
 
+// settleWindow counts n more units than were charged at an instant, or gives back -n of them.
+func (w *window) settleWindow(s []int64, at, n int64) {
+	if n > 0 {
+		w.addWindow(s, n, MaxInt)
+	} else {
+		w.unwindow(s, at, -n)
+	}
+}
+
 func (w *window) unwindow(s []int64, at, n int64) {
 	start := w.start(s)
 	back := max(start-at+w.sub-1, 0) / w.sub
@@ -123,13 +132,13 @@ func (p *Policy) takeWindow(s []int64, now, n int64, charge bool, c *Cell) bool 
 		}
 	}
 	r := &c.Reading
-	c.Short, r.Remaining, r.NextAfter, r.ResetAfter, r.RetryAfter = 0, max(left, 0), 0, 0, 0
+	c.Shortfall, r.Remaining, r.NextAfter, r.ResetAfter, r.RetryAfter = 0, max(left, 0), 0, 0, 0
 	if left < p.limit {
 		r.NextAfter = p.earliest(s, now, r.Remaining+1)
 		r.ResetAfter = p.reset(s, now)
 	}
 	if !fits {
-		if c.Short, r.RetryAfter = 1, r.NextAfter; n != r.Remaining+1 {
+		if c.Shortfall, r.RetryAfter = 1, r.NextAfter; n != r.Remaining+1 {
 			r.RetryAfter = p.earliest(s, now, n)
 		}
 	}
@@ -188,17 +197,22 @@ func muldivUp(a, b, c int64) int64 {
 // LeaseEnd returns the end of the part of time in which the policy counts alike whatever is charged, of which an instant
 // is one. It is 0 if there is no such part, or refused attempts count.
 func (p *Policy) LeaseEnd(at int64) int64 {
-	switch {
-	case p.CountDenied || p.FromFirst || p.Free:
+	if p.CountDenied || p.FromFirst || p.Free {
 		return 0
-	case p.Algorithm == FixedWindow:
-		return at - at%p.Period + p.Period
-	case p.calendar != nil && at == 0: // none is asked about
-		return p.Period
-	case p.calendar != nil:
-		return p.calendar.window(at).end
-	case p.Algorithm == SlidingWindow:
-		return at - at%p.sub + p.sub
 	}
-	return 0
+	switch p.Kind {
+	case FixedWindow:
+		return at - at%p.Period + p.Period
+	case SlidingWindow:
+		return at - at%p.sub + p.sub
+	case Calendar:
+		if at == 0 { // none is asked about
+			return p.Period
+		}
+		return p.calendar.window(at).end
+	case TokenBucket, SlidingLog, MinInterval, Constant:
+		return 0
+	default:
+		panic(Missing(p.Kind))
+	}
 }

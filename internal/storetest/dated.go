@@ -120,7 +120,7 @@ var Zones = []string{
 
 // Dated returns random numbers of a calendar.
 func Dated(r *rand.Rand) step.Numbers {
-	m := step.Numbers{Algorithm: step.Calendar, Limit: 1 + r.Int64N(12), Zone: Zones[r.IntN(len(Zones))]}
+	m := step.Numbers{Kind: step.Calendar, Limit: 1 + r.Int64N(12), Zone: Zones[r.IntN(len(Zones))]}
 	switch m.Period = []int64{step.Day, step.Week, step.Month, step.Month, step.Year}[r.IntN(5)]; m.Period {
 	case step.Week:
 		m.Starting = r.Int64N(8)
@@ -132,7 +132,7 @@ func Dated(r *rand.Rand) step.Numbers {
 
 // Border returns the instant of a border of a window of a calendar, one of the next, and now for other policies.
 func Border(m step.Numbers, now int64, next int) int64 {
-	if m.Algorithm != step.Calendar {
+	if m.Kind != step.Calendar {
 		return now
 	}
 	return newDated(m).begin(now, next)

@@ -20,7 +20,7 @@ type model interface {
 }
 
 func newModel(m step.Numbers) model {
-	switch m.Algorithm {
+	switch m.Kind {
 	case step.TokenBucket:
 		return &bucket{m: m, used_: new(big.Rat)}
 	case step.FixedWindow:
@@ -37,8 +37,9 @@ func newModel(m step.Numbers) model {
 		return &list{period: m.Period}
 	case step.MinInterval:
 		return &interval{period: m.Period, last: -1 << 62}
+	default:
+		panic(step.Missing(m.Kind))
 	}
-	panic("no model")
 }
 
 func rat(n int64) *big.Rat { return new(big.Rat).SetInt64(n) }

@@ -94,7 +94,7 @@ func numbers(r *rand.Rand, calendars bool) step.Numbers {
 	}
 	m := step.Numbers{Limit: 1 + r.Int64N([]int64{1, 3, 10, 100}[r.IntN(4)])}
 	m.Period = 1 + r.Int64N([]int64{3, 1000, 300_000, 5_000_000, 3600e6}[r.IntN(5)])
-	switch m.Algorithm = step.Algorithm(1 + r.IntN(5)); m.Algorithm {
+	switch m.Kind = step.Kind(1 + r.IntN(int(step.Calendar)-1)); m.Kind {
 	case step.TokenBucket:
 		m.Period = max(m.Period/m.Limit, 1) * m.Limit
 		m.Burst, m.Debt = 1+r.Int64N(2*m.Limit), step.UsualDebt
@@ -106,9 +106,12 @@ func numbers(r *rand.Rand, calendars bool) step.Numbers {
 		m.FromFirst = r.IntN(2) == 0
 	case step.SlidingWindow:
 		m.Resolution, m.NeverOver = 1+r.Int64N(min(12, m.Period)), r.IntN(3) == 0
+	case step.SlidingLog:
 	case step.MinInterval:
 		m.Limit = 1
 		return m
+	default:
+		panic(step.Missing(m.Kind))
 	}
 	m.CountDenied = r.IntN(4) == 0
 	return m
@@ -128,7 +131,7 @@ func (w *world) pause() {
 		d = w.r.Int64N(2*w.longest + 1)
 	}
 	ps := w.limiters[w.r.IntN(len(w.limiters))]
-	if m := ps[w.r.IntN(len(ps))].Numbers; m.Algorithm == step.Calendar && w.now > 0 && w.r.IntN(2) == 0 {
+	if m := ps[w.r.IntN(len(ps))].Numbers; m.Kind == step.Calendar && w.now > 0 && w.r.IntN(2) == 0 {
 		d = max(Border(m, w.now, 1+w.r.IntN(2))-w.now-2+w.r.Int64N(5), 0)
 	}
 	w.s.Sleep(time.Duration(d) * time.Microsecond)
@@ -150,7 +153,7 @@ func (w *world) plan(policies []step.Policy) []step.Policy {
 	var all []step.Policy
 	for _, p := range policies {
 		m := p.Numbers
-		if m.Algorithm != step.TokenBucket && m.Algorithm != step.MinInterval {
+		if m.Kind != step.TokenBucket && m.Kind != step.MinInterval {
 			m.Limit = 1 + w.r.Int64N(2*m.Limit)
 		}
 		q, err := step.New(p.Limiter, p.Name, m)
@@ -207,7 +210,7 @@ func (w *world) step() {
 	case op < 19:
 		cells := w.cells(false)
 		for i := range cells {
-			cells[i].N = cells[i].Policy.Counted(1 + w.r.Int64N(2*cells[i].Policy.Capacity()))
+			cells[i].Units = cells[i].Policy.Counted(1 + w.r.Int64N(2*cells[i].Policy.Capacity()))
 		}
 		w.settle(cells, false)
 	case w.r.IntN(10) == 0:
@@ -231,10 +234,10 @@ func (w *world) step() {
 
 // asked is how many units have to fit: a check of none is about one more of a log and an interval.
 func asked(c *step.Cell) int64 {
-	if a := c.Policy.Algorithm; c.N == 0 && (a == step.SlidingLog || a == step.MinInterval) {
+	if a := c.Policy.Kind; c.Units == 0 && (a == step.SlidingLog || a == step.MinInterval) {
 		return 1
 	}
-	return c.N
+	return c.Units
 }
 
 func (w *world) fits(c *step.Cell, now, n int64) bool {
@@ -249,13 +252,13 @@ func (w *world) ask(mode step.Mode, cells []step.Cell) {
 		w.log(mode, cells, allowed)
 		return
 	}
-	w.now = cells[0].At
+	w.now = cells[0].Instant
 	w.log(mode, cells, allowed)
 	want := true
 	for i := range cells {
-		fits := w.fits(&cells[i], cells[i].At, asked(&cells[i]))
-		if (cells[i].Short == 0) != fits {
-			w.t.Errorf("cell %d: refused %t, want %t", i, cells[i].Short > 0, !fits)
+		fits := w.fits(&cells[i], cells[i].Instant, asked(&cells[i]))
+		if (cells[i].Shortfall == 0) != fits {
+			w.t.Errorf("cell %d: refused %t, want %t", i, cells[i].Shortfall > 0, !fits)
 		}
 		want = want && fits
 	}
@@ -265,10 +268,10 @@ func (w *world) ask(mode step.Mode, cells []step.Cell) {
 	for i := range cells {
 		c := &cells[i]
 		switch m := w.model(c); {
-		case allowed && mode == step.Allow && c.N > 0:
-			m.charge(c.At, c.N)
-		case !allowed && c.Policy.CountDenied && c.N > 0 && mode == step.Allow:
-			m.refuse(c.At, c.N, c.Policy.Limit)
+		case allowed && mode == step.Allow && c.Units > 0:
+			m.charge(c.Instant, c.Units)
+		case !allowed && c.Policy.CountDenied && c.Units > 0 && mode == step.Allow:
+			m.refuse(c.Instant, c.Units, c.Policy.Limit)
 		}
 	}
 	if mode == step.Peek && !allowed {
@@ -288,7 +291,7 @@ func (w *world) ask(mode step.Mode, cells []step.Cell) {
 
 // readings checks what is left after an answer.
 func (w *world) readings(i int, c *step.Cell, allowed bool, n int64) {
-	now, used := c.At, w.model(c).used(c.At)
+	now, used := c.Instant, w.model(c).used(c.Instant)
 	left := new(big.Rat).Sub(rat(c.Policy.Capacity()), used)
 	if want := max(floor(left), 0); c.Remaining != want {
 		w.t.Errorf("cell %d: %d left, want %d", i, c.Remaining, want)
@@ -332,18 +335,18 @@ func (w *world) settle(cells []step.Cell, charged bool) {
 	var all []step.Cell
 	for _, c := range cells {
 		if charged {
-			actual := w.r.Int64N(c.N + 1)
+			actual := w.r.Int64N(c.Units + 1)
 			switch w.r.IntN(4) {
 			case 0:
 				actual = 0
 			case 1:
-				actual = c.N + w.r.Int64N(c.N+3)
+				actual = c.Units + w.r.Int64N(c.Units+3)
 			}
-			if c.N = c.Policy.Counted(actual) - c.N; c.N == 0 {
+			if c.Units = c.Policy.Counted(actual) - c.Units; c.Units == 0 {
 				continue
 			}
 		} else {
-			c.At = 0
+			c.Instant = 0
 		}
 		all = append(all, c)
 	}
@@ -358,17 +361,17 @@ func (w *world) settle(cells []step.Cell, charged bool) {
 	w.log(step.Settle, all, true)
 	for i := range all {
 		c := &all[i]
-		m, n := w.model(c), before[i].N
+		m, n := w.model(c), before[i].Units
 		short := int64(0)
 		if n > 0 {
-			left := new(big.Rat).Sub(rat(c.Policy.Capacity()), m.used(c.At))
+			left := new(big.Rat).Sub(rat(c.Policy.Capacity()), m.used(c.Instant))
 			short = max(n-max(floor(left), 0), 0)
-			m.report(c.At, n)
+			m.report(c.Instant, n)
 		} else {
-			m.giveBack(c.At, before[i].At, -n)
+			m.giveBack(c.Instant, before[i].Instant, -n)
 		}
-		if c.Short != short {
-			w.t.Errorf("cell %d: %d had no room, want %d", i, c.Short, short)
+		if c.Shortfall != short {
+			w.t.Errorf("cell %d: %d had no room, want %d", i, c.Shortfall, short)
 		}
 		w.readings(i, c, false, 1)
 	}
@@ -378,7 +381,7 @@ func (w *world) log(mode step.Mode, cells []step.Cell, allowed bool) {
 	line := fmt.Sprint([]string{"allow", "peek", "settle", "reset"}[mode], " ", allowed)
 	for i := range cells {
 		c := &cells[i]
-		line += fmt.Sprintf("\n    %s.%s %v key %s n %d at %d: short %d %+v", c.Policy.Limiter, c.Policy.Name, c.Policy.Numbers, c.Key.Reveal(), c.N, c.At, c.Short, c.Reading)
+		line += fmt.Sprintf("\n    %s.%s %v key %s n %d at %d: short %d %+v", c.Policy.Limiter, c.Policy.Name, c.Policy.Numbers, c.Key.Reveal(), c.Units, c.Instant, c.Shortfall, c.Reading)
 	}
 	w.trace = append(w.trace, line)
 }

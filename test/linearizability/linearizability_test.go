@@ -178,10 +178,10 @@ func numbers(rng *rand.Rand, inRealTime bool) (plans [2][]step.Numbers) {
 		per = 24 * 3600 * 1_000_000 // nothing expires during a history
 	}
 	limit := []int64{2, 4, 5, 8}[rng.IntN(4)] // of which a unit takes whole microseconds
-	of := func(a step.Algorithm) step.Numbers { return step.Numbers{Algorithm: a, Limit: limit, Period: per} }
+	of := func(a step.Kind) step.Numbers { return step.Numbers{Kind: a, Limit: limit, Period: per} }
 	all := []step.Numbers{
 		of(step.FixedWindow), of(step.FixedWindow), of(step.FixedWindow), of(step.SlidingWindow), of(step.SlidingWindow), of(step.SlidingWindow),
-		of(step.SlidingLog), of(step.SlidingLog), of(step.TokenBucket), of(step.TokenBucket), {Algorithm: step.MinInterval, Period: per},
+		of(step.SlidingLog), of(step.SlidingLog), of(step.TokenBucket), of(step.TokenBucket), {Kind: step.MinInterval, Period: per},
 	}
 	all[1].CountDenied, all[2].FromFirst = true, true
 	all[3].Resolution, all[4].Resolution, all[5].Resolution = 10, 5, 1
@@ -195,7 +195,7 @@ func numbers(rng *rand.Rand, inRealTime bool) (plans [2][]step.Numbers) {
 	rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	for _, m := range all[:1+rng.IntN(2)] {
 		plans[0] = append(plans[0], m)
-		if m.Algorithm != step.TokenBucket && m.Limit > 1 {
+		if m.Kind != step.TokenBucket && m.Limit > 1 {
 			m.Limit /= 2
 		}
 		plans[1] = append(plans[1], m)
@@ -338,7 +338,7 @@ func (c *caller) do(mode step.Mode, asked []step.Cell) error {
 	var err error
 	out.allowed, err = c.store.Ask(c.Context(), mode, asked)
 	c.returned(c.number, called, in, out)
-	if err == nil && mode == step.Allow && out.allowed && asked[0].N > 0 {
+	if err == nil && mode == step.Allow && out.allowed && asked[0].Units > 0 {
 		c.held = append(c.held, slices.Clone(asked))
 	}
 	return err
@@ -349,8 +349,8 @@ func (c *caller) settle() error {
 	all := c.held[i]
 	c.held = slices.Delete(c.held, i, i+1)
 	for j := range all {
-		if all[j].N = -all[j].N; c.rng.IntN(4) == 0 {
-			all[j].N = 1
+		if all[j].Units = -all[j].Units; c.rng.IntN(4) == 0 {
+			all[j].Units = 1
 		}
 	}
 	return c.do(step.Settle, all)
@@ -379,7 +379,7 @@ func relax(h []porcupine.Operation, processes int) {
 // changes reports whether an operation may have written.
 func changes(in *input, out *output) bool {
 	return in.mode >= step.Settle || in.mode == step.Allow && slices.ContainsFunc(in.cells, func(c step.Cell) bool {
-		return c.N > 0 && (out.allowed || c.Policy.CountDenied)
+		return c.Units > 0 && (out.allowed || c.Policy.CountDenied)
 	})
 }
 

@@ -69,7 +69,7 @@ func (s *state) does(i *input, o *output) bool {
 	if cached {
 		mode = step.Peek
 	}
-	now := o.cells[0].At
+	now := o.cells[0].Instant
 	cells, states, allowed := slices.Clone(i.cells), make([][]int64, len(i.cells)), true
 	for j := range cells {
 		c := &cells[j]
@@ -89,20 +89,20 @@ func (s *state) does(i *input, o *output) bool {
 		states[j] = c.Room(states[j], now, mode == step.Settle)
 		if mode == step.Settle {
 			c.Settle(states[j], now)
-			allowed = allowed && c.Short == 0
+			allowed = allowed && c.Shortfall == 0
 		} else if c.Take(states[j], now, allowed && mode == step.Allow); !allowed {
-			c.Refused(states[j], now, step.Allow)
+			c.CountRefused(states[j], now, step.Allow)
 		}
 		got, want := o.cells[j].Reading, c.Reading
-		if cached && (c.Short == 0 || got.RetryAfter <= want.RetryAfter) {
+		if cached && (c.Shortfall == 0 || got.RetryAfter <= want.RetryAfter) {
 			// It refuses rightly, but says what was left when it was made: not what charges in flight have taken since, nor
 			// what time has freed.
 			got = want
 		}
-		if o.cells[j].Short != c.Short || got != want {
+		if o.cells[j].Shortfall != c.Shortfall || got != want {
 			return false
 		}
-		if mode != step.Peek && c.N != 0 {
+		if mode != step.Peek && c.Units != 0 {
 			s.kept[of(c)] = states[j]
 		}
 	}
@@ -114,7 +114,7 @@ func describe(i *input, o *output) string {
 	fmt.Fprintf(&b, "%s: %v by the %v", [...]string{"asked", "peeked", "settled", "reset"}[i.mode], o.allowed, o.cells[0].Source)
 	for j, c := range i.cells {
 		out := o.cells[j]
-		fmt.Fprintf(&b, "; %d of %s (%+v), charged at %d, answered at %d: %d short, %+v", c.N, c.Key.Reveal(), c.Policy.Numbers, c.At, out.At, out.Short, out.Reading)
+		fmt.Fprintf(&b, "; %d of %s (%+v), charged at %d, answered at %d: %d short, %+v", c.Units, c.Key.Reveal(), c.Policy.Numbers, c.Instant, out.Instant, out.Shortfall, out.Reading)
 	}
 	return b.String()
 }

@@ -29,7 +29,7 @@ func (c *counted) Backend() *backend.Stores { return &backend.Stores{Rates: c} }
 func (c *counted) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (bool, error) {
 	allowed, err := c.Rates.Ask(ctx, mode, cells)
 	if err == nil && allowed && mode == step.Allow {
-		c.n.Add(cells[0].N)
+		c.n.Add(cells[0].Units)
 	}
 	return allowed, err
 }

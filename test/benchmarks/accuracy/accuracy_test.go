@@ -23,10 +23,10 @@ func TestInvariants(t *testing.T) {
 		}
 		for i, p := range policies() {
 			got := &r.Tallies[i]
-			if p.Algorithm == step.SlidingLog && (got.wrong() > 0 || !p.CountDenied && got.Over+got.Under > 0) {
+			if p.Kind == step.SlidingLog && (got.wrong() > 0 || !p.CountDenied && got.Over+got.Under > 0) {
 				t.Errorf("%s: the log is wrong: %+v", traffic.name, *got)
 			}
-			if (p.Algorithm == step.SlidingLog || p.NeverOver) && got.fullest() > limit {
+			if (p.Kind == step.SlidingLog || p.NeverOver) && got.fullest() > limit {
 				t.Errorf("%s: %s: %d in a window", traffic.name, p.name, got.fullest())
 			}
 			if p.NeverOver && got.Over > 0 {
@@ -74,9 +74,9 @@ func TestBoundary(t *testing.T) {
 		numbers step.Numbers
 		over    int64
 	}{
-		{step.Numbers{Algorithm: step.FixedWindow}, limit},
-		{step.Numbers{Algorithm: step.SlidingWindow, Resolution: 1}, 0},
-		{step.Numbers{Algorithm: step.SlidingLog}, 0},
+		{step.Numbers{Kind: step.FixedWindow}, limit},
+		{step.Numbers{Kind: step.SlidingWindow, Resolution: 1}, 0},
+		{step.Numbers{Kind: step.SlidingLog}, 0},
 	} {
 		got := try(c.numbers, at)
 		if got.Over != c.over || got.WronglyAdmitted != c.over || int64(got.fullest()) != limit+c.over {
@@ -92,7 +92,7 @@ func TestPatience(t *testing.T) {
 	for _, k := range resolutions {
 		sub := period / k
 		at := append(repeat(sub-1, limit), repeat(sub-1+period-1, limit)...)
-		numbers := step.Numbers{Algorithm: step.SlidingWindow, Resolution: k}
+		numbers := step.Numbers{Kind: step.SlidingWindow, Resolution: k}
 		if got := try(numbers, at).fullest(); got < 2*limit-1 {
 			t.Errorf("resolution %d: %d in a window", k, got)
 		}

@@ -24,8 +24,8 @@ var resolutions = []int64{1, 2, 4, 6, 10, 12, 20, 30, 60}
 // policies returns the contestants: first those that count what they admit, then
 // those that count every attempt.
 func policies() []policy {
-	numbers := func(a step.Algorithm) step.Numbers {
-		return step.Numbers{Algorithm: a, Limit: limit, Period: period}
+	numbers := func(a step.Kind) step.Numbers {
+		return step.Numbers{Kind: a, Limit: limit, Period: period}
 	}
 	sliding := func(k int64) step.Numbers {
 		n := numbers(step.SlidingWindow)
@@ -161,7 +161,7 @@ func newTrial(p policy) *trial {
 	if err != nil {
 		panic(err) // the policies are constants
 	}
-	return &trial{policy: p, cell: step.Cell{Policy: &made, N: 1}, state: made.New()}
+	return &trial{policy: p, cell: step.Cell{Policy: &made, Units: 1}, state: made.New()}
 }
 
 // run decides about the next requests of one source.
@@ -192,7 +192,7 @@ func (t *trial) run(at []int64, truth *truth) {
 			t.Admitted++
 			t.peak = max(t.peak, t.admitted.n)
 		} else {
-			t.cell.Refused(t.state, now, step.Allow)
+			t.cell.CountRefused(t.state, now, step.Allow)
 		}
 	}
 }

@@ -122,7 +122,7 @@ func (a *account) ask(at, units int64) {
 	if a.state == nil {
 		a.state = a.cell.Policy.New()
 	}
-	a.now, a.cell.N, a.cell.At = max(a.now, at), units, 0
+	a.now, a.cell.Units, a.cell.Instant = max(a.now, at), units, 0
 }
 
 // use counts units. It returns for how many there was no room, and how many there are of these in a
@@ -134,7 +134,7 @@ func (a *account) use(at, units int64) (over, row int64) {
 	a.ask(at, units)
 	a.state = a.cell.Room(a.state, a.now, true)
 	a.cell.Settle(a.state, a.now)
-	over = a.cell.Short
+	over = a.cell.Shortfall
 	if over < units {
 		a.row = 0
 	}
