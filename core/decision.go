@@ -10,9 +10,9 @@ import (
 	"github.com/headgate/headgate/internal/step"
 )
 
-// A Decision is the result of a call, just after it. Its numbers are the strictest of all policies; after a call
-// with an error they are zero. No store is asked about a charge above a limit: Remaining and ResetAfter are 0 then. It is
-// a receipt as well: Settle or Refund correct what was charged, once. A copy is the same receipt.
+// A Decision is the result of a call, just after it. Its numbers are the strictest of all policies; after a call with
+// an error they are zero. No store is asked about a charge above a limit: Remaining and ResetAfter are 0 then. It is a
+// receipt as well: Settle or Refund correct what was charged, once. A copy is the same receipt.
 type Decision struct {
 	// Allowed reports whether the units were admitted, and charged. After a Report: whether they fitted.
 	Allowed bool
@@ -60,12 +60,14 @@ func (d *Decision) total(err error) {
 		d.backend = backend.Decision{}
 		return
 	}
-	if c := d.backend.Only(); c != nil {
+	c := d.backend.Only()
+	if c != nil {
 		d.set(c.Policy, c.Remaining, c.RetryAfter, c.ResetAfter)
 		d.Degraded = c.Source.Degraded()
 		return
 	}
-	if t := d.backend.Totals(); t.Decider != nil {
+	t := d.backend.Totals()
+	if t.Decider != nil {
 		d.set(t.Decider, t.Remaining, t.RetryAfter, t.ResetAfter)
 		d.Degraded = t.Degraded
 	}
@@ -85,8 +87,8 @@ func (d *Decision) Answers() iter.Seq[Answer] {
 				return
 			}
 		}
-		for _, a := range d.backend.Slots() {
-			if !yield(Answer(a)) {
+		for _, answer := range d.backend.Slots() {
+			if !yield(Answer(answer)) {
 				return
 			}
 		}
@@ -132,4 +134,4 @@ func (d Decision) String() string {
 }
 
 // Format implements [fmt.Formatter], so that no verb prints the key of the receipt.
-func (d Decision) Format(s fmt.State, _ rune) { _, _ = fmt.Fprint(s, d.String()) }
+func (d Decision) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, d.String()) }

@@ -34,24 +34,24 @@ type root struct {
 // characters of printable ASCII; clients see it. Limiters of one store and name count together: with other policies,
 // that is told once by [slog.Default]. It panics if an argument is wrong: for policies that are data, see
 // [Policy.Validate].
-func NewLimiter(s Store, name string, policies ...Policy) *Limiter {
-	if s == nil {
+func NewLimiter(store Store, name string, policies ...Policy) *Limiter {
+	if store == nil {
 		panic("headgate: the store is nil: use new(core.MemoryStore), or redisstore.Open")
 	}
-	r := &root{shared: backend.NewShared(s.Backend(), name)}
+	r := &root{shared: backend.NewShared(store.Backend(), name)}
 	r.standard = must(r.limiter(policies))
-	s.Backend().Named("limiters", name, textOf(name, policies))
+	store.Backend().Named("limiters", name, textOf(name, policies))
 	return r.standard
 }
 
 // textOf returns a text that is the same if policies are, in whatever order.
 func textOf(limiter string, policies []Policy) string {
 	texts := make([]string, len(policies))
-	for i, p := range policies {
-		if p.name == "" {
-			p = p.Named(limiter)
+	for i, policy := range policies {
+		if policy.name == "" {
+			policy = policy.Named(limiter)
 		}
-		texts[i] = p.String()
+		texts[i] = policy.String()
 	}
 	slices.Sort(texts)
 	return strings.Join(texts, ", ")
@@ -79,9 +79,9 @@ func (r *root) make(plan string, known []*Limiter) (*Limiter, error) {
 	if policies == nil {
 		return r.standard, nil
 	}
-	for _, l := range known {
-		if l != r.standard && slices.Equal(l.answer, policies) {
-			return l, nil
+	for _, limiter := range known {
+		if limiter != r.standard && slices.Equal(limiter.answer, policies) {
+			return limiter, nil
 		}
 	}
 	l, err := r.limiter(policies)
@@ -104,16 +104,16 @@ func (r *root) clone() *root {
 	c.made.owner = r.standard.String()
 	c.made.ask = c.make // limiters that r has made know the plans of r only
 	c.standard = &Limiter{root: c, backend: r.standard.backend}
-	for name, p := range r.plans {
-		c.plans[name] = &Limiter{root: c, backend: p.backend}
+	for name, limiter := range r.plans {
+		c.plans[name] = &Limiter{root: c, backend: limiter.backend}
 	}
 	return c
 }
 
 // WithPlan returns the limiter with a plan, by which other policies apply: see [Limiter.Plan]. Windows and logs of
-// equal period keep what a key has used when its plan changes; a bucket, another period, another day or zone of a Calendar,
-// or a FixedWindow with a limit on the other side of an eighth of its period in microseconds, starts fresh, so what plans
-// of different kinds admit together is at most the sum of them. It panics if an argument is wrong.
+// equal period keep what a key has used when its plan changes; a bucket, another period, another day or zone of a
+// Calendar, or a FixedWindow with a limit on the other side of an eighth of its period in microseconds, starts fresh,
+// so what plans of different kinds admit together is at most the sum of them. It panics if an argument is wrong.
 func (l *Limiter) WithPlan(plan string, policies ...Policy) *Limiter {
 	if plan == "" {
 		panic(`headgate: the plan "" is the default: give it to NewLimiter`)
@@ -140,7 +140,8 @@ func (l *Limiter) WithPlanFunc(find func(plan string) ([]Policy, error)) *Limite
 
 // Plan returns the limiter whose policies are those of a plan. "" and a plan that is unknown are the default.
 func (l *Limiter) Plan(plan string) *Limiter {
-	switch r := l.root; {
+	r := l.root
+	switch {
 	case plan == "":
 		return r.standard
 	case r.document != nil:
@@ -148,11 +149,11 @@ func (l *Limiter) Plan(plan string) *Limiter {
 	case r.plans[plan] != nil:
 		return r.plans[plan]
 	case r.find != nil:
-		l, err := r.made.plan(plan)
+		limiter, err := r.made.plan(plan)
 		if err != nil {
 			return r.faulty(err)
 		}
-		return l
+		return limiter
 	default:
 		return r.standard
 	}
@@ -165,36 +166,36 @@ func (l *Limiter) Name() string { return l.backend.Name() }
 func (l *Limiter) String() string { return fmt.Sprintf("limiter %q", l.Name()) }
 
 // Allow charges the key with one unit, if all policies admit it. It does not wait.
-func (l *Limiter) Allow(ctx context.Context, key string) (d Decision, err error) {
-	err = l.decide(ctx, step.Allow, key, 1, &d)
+func (l *Limiter) Allow(ctx context.Context, key string) (decision Decision, err error) {
+	err = l.decide(ctx, step.Allow, key, 1, &decision)
 	return
 }
 
 // AllowN charges the key with n units, if all policies admit all of them. With n = 0 it charges nothing, and says
 // whether the key is within its limits.
-func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (d Decision, err error) {
-	err = l.decide(ctx, step.Allow, key, n, &d)
+func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (decision Decision, err error) {
+	err = l.decide(ctx, step.Allow, key, n, &decision)
 	return
 }
 
 // decide is the part of these methods that is not inlined, so that a decision is not copied.
-func (l *Limiter) decide(ctx context.Context, mode step.Mode, key string, n int64, d *Decision) error {
-	err := l.backend.Decide(ctx, mode, key, n, &d.backend)
-	d.total(err)
+func (l *Limiter) decide(ctx context.Context, mode step.Mode, key string, n int64, decision *Decision) error {
+	err := l.backend.Decide(ctx, mode, key, n, &decision.backend)
+	decision.total(err)
 	return err
 }
 
 // Peek returns the decision that Allow would make, and charges nothing.
-func (l *Limiter) Peek(ctx context.Context, key string) (d Decision, err error) {
-	err = l.decide(ctx, step.Peek, key, 1, &d)
+func (l *Limiter) Peek(ctx context.Context, key string) (decision Decision, err error) {
+	err = l.decide(ctx, step.Peek, key, 1, &decision)
 	return
 }
 
 // AllowAtMost charges the key with as many of n units as all policies admit, and returns how many. If none fits, the
 // decision refuses. Under a MinInterval that is one unit.
-func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (d Decision, units int64, err error) {
-	units, err = l.backend.AtMost(ctx, key, n, &d.backend)
-	d.total(err)
+func (l *Limiter) AllowAtMost(ctx context.Context, key string, n int64) (decision Decision, units int64, err error) {
+	units, err = l.backend.AtMost(ctx, key, n, &decision.backend)
+	decision.total(err)
 	return
 }
 
@@ -206,17 +207,17 @@ func (l *Limiter) Wait(ctx context.Context, key string) (Decision, error) {
 }
 
 // WaitN is Wait for n units, at least 1.
-func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (d Decision, err error) {
-	err = l.backend.Wait(ctx, key, n, &d.backend)
-	d.total(err)
+func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (decision Decision, err error) {
+	err = l.backend.Wait(ctx, key, n, &decision.backend)
+	decision.total(err)
 	return
 }
 
 // Report counts n units that the key has used, whether they fit or not: work that nobody asked about. The decision
 // says how many did not fit, and what is left; it holds no charge.
-func (l *Limiter) Report(ctx context.Context, key string, n int64) (d Decision, err error) {
-	d.Uncovered, err = l.backend.Report(ctx, key, n, &d.backend)
-	d.total(err)
+func (l *Limiter) Report(ctx context.Context, key string, n int64) (decision Decision, err error) {
+	decision.Uncovered, err = l.backend.Report(ctx, key, n, &decision.backend)
+	decision.total(err)
 	return
 }
 
@@ -225,8 +226,8 @@ func (l *Limiter) Report(ctx context.Context, key string, n int64) (d Decision, 
 func (l *Limiter) Reset(ctx context.Context, key string) error {
 	r := l.root
 	all := r.standard.backend.All(key)
-	for p := range maps.Values(r.plans) {
-		all = append(all, p.backend.All(key)...)
+	for limiter := range maps.Values(r.plans) {
+		all = append(all, limiter.backend.All(key)...)
 	}
 	for _, p := range r.made.all() {
 		all = append(all, p.backend.All(key)...)
@@ -246,27 +247,27 @@ type Charge struct {
 func (l *Limiter) Charge(key string, n int64) Charge { return Charge{l, hidden.Of(key), n} }
 
 // Format implements [fmt.Formatter]: it prints the charge without its key.
-func (c Charge) Format(s fmt.State, _ rune) {
+func (c Charge) Format(state fmt.State, _ rune) {
 	name := ""
 	if c.limiter != nil {
 		name = c.limiter.Name()
 	}
-	_, _ = fmt.Fprintf(s, "%d of limiter %q", c.units, name)
+	_, _ = fmt.Fprintf(state, "%d of limiter %q", c.units, name)
 }
 
 // AllowAll charges several limiters together, each for its own key: all are charged or none is. There are 1 to 64
 // charges, with at most 64 policies, of limiters of one store; no two have the same limiter and key. For example, it
 // limits a session, and with a larger number the address that many sessions share.
-func AllowAll(ctx context.Context, charges ...Charge) (d Decision, err error) {
+func AllowAll(ctx context.Context, charges ...Charge) (decision Decision, err error) {
 	var room [8]backend.Charge
 	all := room[:0]
 	for i, c := range charges {
 		if c.limiter == nil {
-			return d, backend.Invalid("charge %d has no limiter", i)
+			return decision, backend.Invalid("charge %d has no limiter", i)
 		}
 		all = append(all, backend.Charge{Limiter: c.limiter.backend, Key: c.key.Reveal(), Units: c.units})
 	}
-	err = backend.Decide(ctx, step.Allow, all, &d.backend)
-	d.total(err)
+	err = backend.Decide(ctx, step.Allow, all, &decision.backend)
+	decision.total(err)
 	return
 }

@@ -48,22 +48,22 @@ type answer[T any] struct {
 // plan returns a plan. If its answer is due, this caller asks for it, while others get the old one.
 func (m *made[T]) plan(plan string) (*T, error) {
 	m.mu.Lock()
-	a := m.find(plan)
-	if a != nil && !a.due.Load() {
+	answer := m.find(plan)
+	if answer != nil && !answer.due.Load() {
 		defer m.mu.Unlock()
-		return a.value, nil
+		return answer.value, nil
 	}
 	var known []*T
-	if a != nil {
-		known = append(slices.Clone(a.earlier), a.value)
-		m.begin(a) // before the function is asked, which may panic
+	if answer != nil {
+		known = append(slices.Clone(answer.earlier), answer.value)
+		m.begin(answer) // before the function is asked, which may panic
 	}
 	m.mu.Unlock()
 
 	value, err := m.ask(plan, known)
 	if err != nil {
 		m.tell(err)
-		if a == nil {
+		if answer == nil {
 			return nil, fmt.Errorf("headgate: %s: its plan: %w", m.owner, err)
 		}
 		return known[len(known)-1], nil
@@ -74,15 +74,16 @@ func (m *made[T]) plan(plan string) (*T, error) {
 
 // begin begins the time for which an answer applies. A timer ends it, so that who uses the answer need not look at a
 // clock.
-func (m *made[T]) begin(a *answer[T]) {
-	a.due.Store(false)
-	a.timer = time.AfterFunc(askAgain, func() { a.due.Store(true) })
+func (m *made[T]) begin(known *answer[T]) {
+	known.due.Store(false)
+	known.timer = time.AfterFunc(askAgain, func() { known.due.Store(true) })
 }
 
 // find returns the answer for a plan, or nil. One of the older half moves to the recent one.
 func (m *made[T]) find(plan string) *answer[T] {
-	if a := m.recent[plan]; a != nil {
-		return a
+	known := m.recent[plan]
+	if known != nil {
+		return known
 	}
 	a := m.older[plan]
 	if a != nil {
@@ -93,7 +94,7 @@ func (m *made[T]) find(plan string) *answer[T] {
 }
 
 // put adds an answer to the recent half. If that is full, the older half is forgotten.
-func (m *made[T]) put(plan string, a *answer[T]) {
+func (m *made[T]) put(plan string, known *answer[T]) {
 	if len(m.recent) >= mostMade/2 || m.recent == nil {
 		for _, forgotten := range m.older {
 			forgotten.timer.Stop()
@@ -101,25 +102,25 @@ func (m *made[T]) put(plan string, a *answer[T]) {
 		m.older = m.recent
 		m.recent = make(map[string]*answer[T])
 	}
-	m.recent[plan] = a
+	m.recent[plan] = known
 }
 
 // remember notes what the function has made of a plan.
 func (m *made[T]) remember(plan string, value *T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	a := m.find(plan)
-	if a == nil {
-		a = &answer[T]{value: value}
-		m.begin(a)
-		m.put(plan, a)
+	known := m.find(plan)
+	if known == nil {
+		known = &answer[T]{value: value}
+		m.begin(known)
+		m.put(plan, known)
 	}
-	if a.value == value {
+	if known.value == value {
 		return
 	}
-	a.earlier = slices.DeleteFunc(append(a.earlier, a.value), func(v *T) bool { return v == value })
-	a.earlier = a.earlier[max(len(a.earlier)-mostEarlier, 0):]
-	a.value = value
+	known.earlier = slices.DeleteFunc(append(known.earlier, known.value), func(v *T) bool { return v == value })
+	known.earlier = known.earlier[max(len(known.earlier)-mostEarlier, 0):]
+	known.value = value
 }
 
 // tell tells the operator of an error of the function.
@@ -143,8 +144,8 @@ func (m *made[T]) all() []*T {
 	defer m.mu.Unlock()
 	var all []*T
 	for _, half := range []map[string]*answer[T]{m.recent, m.older} {
-		for _, a := range half {
-			all = append(append(all, a.earlier...), a.value)
+		for _, known := range half {
+			all = append(append(all, known.earlier...), known.value)
 		}
 	}
 	return all
@@ -160,13 +161,15 @@ type documented struct {
 }
 
 func (d *documented) plan(r *root, plan string) *Limiter {
-	if l := (*d.plans.Load())[plan]; l != nil {
-		return l
+	limiter := (*d.plans.Load())[plan]
+	if limiter != nil {
+		return limiter
 	}
 	l := &Limiter{root: r, backend: r.shared.Documented(d.book, d.limit, plan)}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if all := *d.plans.Load(); len(all) < mostMade {
+	all := *d.plans.Load()
+	if len(all) < mostMade {
 		all = maps.Clone(all)
 		all[plan] = l
 		d.plans.Store(&all)

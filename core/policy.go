@@ -13,9 +13,10 @@ import (
 // A Policy says how units are counted, and how many are admitted. It is a value: methods return another. The zero
 // Policy is not valid.
 //
-// Its text begins with a word and a rate, and then has options: "sliding-log 60/minute", "token-bucket 10/second burst 100",
-// "fixed-window 1000/day from-first count-denied", "sliding-window 600/minute resolution 60 never-over",
-// "min-interval 2s", "calendar 1000/month starting 15 in Europe/Berlin", "unlimited", "blocked". Periods have units: us, ms, s, m, h, d.
+// Its text begins with a word and a rate, and then has options: "sliding-log 60/minute", "token-bucket 10/second burst
+// 100", "fixed-window 1000/day from-first count-denied", "sliding-window 600/minute resolution 60 never-over",
+// "min-interval 2s", "calendar 1000/month starting 15 in Europe/Berlin", "unlimited", "blocked". Periods have units:
+// us, ms, s, m, h, d.
 type Policy struct {
 	name    string
 	numbers step.Numbers
@@ -55,8 +56,8 @@ const (
 	Year  Unit = step.Year
 )
 
-// Calendar admits n units in each day, week, month or year of the calendar, in UTC but for In. So it admits up to 2n around
-// the border of two, as a FixedWindow does.
+// Calendar admits n units in each day, week, month or year of the calendar, in UTC but for In. So it admits up to 2n
+// around the border of two, as a FixedWindow does.
 func Calendar(n int64, per Unit) Policy {
 	return Policy{numbers: step.Numbers{Kind: step.Calendar, Limit: n, Period: int64(per)}}
 }
@@ -69,8 +70,8 @@ func Unlimited() Policy {
 // Blocked admits nothing.
 func Blocked() Policy { return Policy{numbers: step.Numbers{Kind: step.Constant}} }
 
-func policy(a step.Kind, n int64, per time.Duration) Policy {
-	p := Policy{numbers: step.Numbers{Kind: a, Limit: n, Period: per.Microseconds()}}
+func policy(kind step.Kind, n int64, per time.Duration) Policy {
+	p := Policy{numbers: step.Numbers{Kind: kind, Limit: n, Period: per.Microseconds()}}
 	if per%time.Microsecond != 0 {
 		p.numbers.Period = step.NoPeriod
 	}
@@ -97,8 +98,8 @@ func (p Policy) Debt(n int64) Policy {
 	return p
 }
 
-// CountDenied makes windows and logs count refused attempts too, so that a client must pause to be admitted. Attempts of
-// more units than the limit, which are never admitted, do not count.
+// CountDenied makes windows and logs count refused attempts too, so that a client must pause to be admitted. Attempts
+// of more units than the limit, which are never admitted, do not count.
 func (p Policy) CountDenied() Policy {
 	p.numbers.CountDenied = true
 	return p
@@ -110,15 +111,15 @@ func (p Policy) FromFirst() Policy {
 	return p
 }
 
-// In is the time zone of a Calendar, by its name in the IANA's database, such as Europe/Berlin. Usage counts in one zone: in
-// another it starts fresh. A program may bring the database along, with import _ "time/tzdata".
+// In is the time zone of a Calendar, by its name in the IANA's database, such as Europe/Berlin. Usage counts in one
+// zone: in another it starts fresh. A program may bring the database along, with import _ "time/tzdata".
 func (p Policy) In(zone string) Policy {
 	p.numbers.Zone = zone
 	return p
 }
 
-// Starting is the day with which the windows of a Calendar begin: of a Week, 1 is Monday and 7 Sunday; of a Month, 1 to 31.
-// A month that does not have the day begins with its last: from January 31 to February 28, and then to March 31.
+// Starting is the day with which the windows of a Calendar begin: of a Week, 1 is Monday and 7 Sunday; of a Month, 1 to
+// 31. A month that does not have the day begins with its last: from January 31 to February 28, and then to March 31.
 func (p Policy) Starting(day int) Policy {
 	p.numbers.Starting = int64(day)
 	return p
@@ -158,8 +159,8 @@ func (e *invalid) Unwrap() error        { return e.error }
 // prepare returns policies as they are asked. The error has a line for each fault.
 func prepare(limiter string, policies []Policy) (*backend.Policies, error) {
 	all := make([]backend.Policy, len(policies))
-	for i, p := range policies {
-		all[i] = backend.Policy{Name: p.name, Numbers: p.numbers}
+	for i, policy := range policies {
+		all[i] = backend.Policy{Name: policy.name, Numbers: policy.numbers}
 	}
 	var faults []error
 	ps := backend.Prepare(limiter, all, func(i int, err error) {

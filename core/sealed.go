@@ -16,10 +16,11 @@ func (m *MemoryStore) Backend() *backend.Stores {
 	m.once.Do(func() {
 		rates := memory.New(m.MaxBytes)
 		m.backend = &backend.Stores{Rates: rates, Memory: rates, Slots: new(slots.Memory)}
-		for _, o := range m.Observers {
-			m.backend.Observer = m.backend.Observer.And(o.Backend(nil))
+		for _, observer := range m.Observers {
+			m.backend.Observer = m.backend.Observer.And(observer.Backend(nil))
 		}
-		if o := m.backend.Observer; o != nil && o.Memory != nil {
+		o := m.backend.Observer
+		if o != nil && o.Memory != nil {
 			o.Memory(rates.Use)
 		}
 	})
@@ -55,9 +56,9 @@ func (o *Observer) Backend(from *store.Observer) *store.Observer {
 	}
 	hooks := &store.Observer{Timed: o.Decided != nil || o.Acquired != nil, Released: o.Released, Changed: o.Changed}
 	if o.Decided != nil {
-		hooks.Decided = func(ctx context.Context, e store.DecisionEvent) {
-			source := source(e.Source, e.Err)
-			o.Decided(ctx, DecisionEvent{e.Limiter, e.Policy, e.Units, e.Allowed, e.ObserveOnly, source, e.Took, e.Err, e.Key})
+		hooks.Decided = func(ctx context.Context, event store.DecisionEvent) {
+			source := source(event.Source, event.Err)
+			o.Decided(ctx, DecisionEvent{event.Limiter, event.Policy, event.Units, event.Allowed, event.ObserveOnly, source, event.Took, event.Err, event.Key})
 		}
 	}
 	if o.Settled != nil {
@@ -72,16 +73,16 @@ func (o *Observer) Backend(from *store.Observer) *store.Observer {
 }
 
 // Documented returns a limiter whose policies are those of a limit of a document. It is for package limits.
-func Documented(s Store, b backend.Book, limit int, name string) *Limiter {
-	r := &root{shared: backend.NewShared(s.Backend(), name), document: &documented{book: b, limit: limit}}
+func Documented(counts Store, b backend.Book, limit int, name string) *Limiter {
+	r := &root{shared: backend.NewShared(counts.Backend(), name), document: &documented{book: b, limit: limit}}
 	r.document.plans.Store(&map[string]*Limiter{})
 	r.standard = &Limiter{root: r, backend: r.shared.Documented(b, limit, "")}
 	return r.standard
 }
 
 // DocumentedSlots returns the slots of that name in a document. It is for package limits.
-func DocumentedSlots(s Store, b backend.Book, inBook int, name string) *Slots {
+func DocumentedSlots(counts Store, b backend.Book, inBook int, name string) *Slots {
 	r := &slotsRoot{}
-	r.standard = &Slots{r, backend.NewDocumentedSlotLimit(s.Backend(), b, inBook, name)}
+	r.standard = &Slots{r, backend.NewDocumentedSlotLimit(counts.Backend(), b, inBook, name)}
 	return r.standard
 }

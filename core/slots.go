@@ -23,20 +23,21 @@ type slotsRoot struct {
 	made     made[Slots]                      // by find
 }
 
-// NewSlots returns slots of which each key holds at most limit, 0 or more. Make them once, not for each request: those of
-// one store and name are the same. The name has 1 to 64 characters of printable ASCII, and clients see it. It panics if
-// an argument is wrong.
-func NewSlots(s Store, name string, limit int64) *Slots {
-	if s == nil {
+// NewSlots returns slots of which each key holds at most limit, 0 or more. Make them once, not for each request: those
+// of one store and name are the same. The name has 1 to 64 characters of printable ASCII, and clients see it. It panics
+// if an argument is wrong.
+func NewSlots(store Store, name string, limit int64) *Slots {
+	if store == nil {
 		panic("headgate: the store is nil: use new(core.MemoryStore), or redisstore.Open")
 	}
-	if fault := backend.CheckName(name); fault != nil {
+	fault := backend.CheckName(name)
+	if fault != nil {
 		panic(fmt.Errorf("headgate: slots %.70q: %w", name, fault))
 	}
 	checkSlots(name, limit)
 	r := &slotsRoot{}
-	r.standard = &Slots{r, backend.NewSlotLimit(s.Backend(), name, limit)}
-	s.Backend().Named("slots", name, strconv.FormatInt(limit, 10))
+	r.standard = &Slots{r, backend.NewSlotLimit(store.Backend(), name, limit)}
+	store.Backend().Named("slots", name, strconv.FormatInt(limit, 10))
 	return r.standard
 }
 
@@ -56,8 +57,8 @@ func (r *slotsRoot) clone() *slotsRoot {
 	c.made.owner = r.standard.String()
 	c.made.ask = c.make
 	c.standard = &Slots{c, r.standard.backend}
-	for name, p := range r.plans {
-		c.plans[name] = &Slots{c, p.backend}
+	for name, slots := range r.plans {
+		c.plans[name] = &Slots{c, slots.backend}
 	}
 	return c
 }
@@ -96,9 +97,9 @@ func (r *slotsRoot) make(plan string, known []*Slots) (*Slots, error) {
 		return r.standard, nil
 	}
 	limit = min(limit, NoLimit)
-	for _, s := range known {
-		if s != r.standard && s.backend.Limit("") == limit {
-			return s, nil
+	for _, slots := range known {
+		if slots != r.standard && slots.backend.Limit("") == limit {
+			return slots, nil
 		}
 	}
 	return &Slots{r, r.standard.backend.WithLimit(limit)}, nil

@@ -25,7 +25,8 @@ func Middleware(guard interface {
 	if guard == nil {
 		panic("headgate: echomw: the guard is nil")
 	}
-	h, messages := guard.Handler(http.HandlerFunc(next)), new(messages)
+	handler := guard.Handler(http.HandlerFunc(next))
+	messages := new(messages)
 	return func(following echo.HandlerFunc) echo.HandlerFunc { // Echo calls it for each request
 		return func(c echo.Context) error {
 			v := &visit{Context: c.Request().Context(), c: c, following: following}
@@ -33,7 +34,7 @@ func Middleware(guard interface {
 			e.under = under{e.Writer, e.Response}
 			e.Writer = &e.under
 			defer e.end() // Echo uses its contexts again
-			h.ServeHTTP(e, c.Request().WithContext(v))
+			handler.ServeHTTP(e, c.Request().WithContext(v))
 			return v.err
 		}
 	}
@@ -96,7 +97,8 @@ func (v *visit) Value(key any) any {
 	case visitKey:
 		return v
 	case valueKey:
-		if c := v.context(); c != nil {
+		c := v.context()
+		if c != nil {
 			return c.Get(string(k))
 		}
 	}
@@ -117,9 +119,9 @@ func (e *entrance) end() {
 }
 
 // Refused is what the guard calls with a refusal.
-func (e *entrance) Refused(v *nethttp.Verdict, document string) (answered bool) {
+func (e *entrance) Refused(verdict *nethttp.Verdict, document string) (answered bool) {
 	if !e.Committed {
-		e.visit.refusal = echo.HTTPError{Code: v.Status, Message: e.messages.of(document), Internal: v}
+		e.visit.refusal = echo.HTTPError{Code: verdict.Status, Message: e.messages.of(document), Internal: verdict}
 		e.visit.err = &e.visit.refusal
 	}
 	return true
@@ -143,7 +145,8 @@ type parsed struct {
 
 // of returns the message of a document.
 func (m *messages) of(document string) any {
-	if last := m.last.Load(); last != nil && last.document == document {
+	last := m.last.Load()
+	if last != nil && last.document == document {
 		return &last.message
 	}
 	p := &parsed{document: document}
@@ -160,14 +163,16 @@ func next(w http.ResponseWriter, r *http.Request) {
 	c := v.c
 	c.SetRequest(r)
 	leave(c.Response())
-	if _, same := w.(*entrance); same { // the guard does not look at the response
+	_, same := w.(*entrance)
+	if same { // the guard does not look at the response
 		v.err = v.following(c)
 		return
 	}
 	response := c.Response()
 	c.SetResponse(echo.NewResponse(w, c.Echo()))
 	defer c.SetResponse(response)
-	if v.err = v.following(c); v.err != nil {
+	v.err = v.following(c)
+	if v.err != nil {
 		c.Error(v.err) // so that the guard sees the response to the error
 	}
 }
@@ -188,7 +193,8 @@ func Key(get func(echo.Context) (string, error)) keyfuncs.Func {
 		panic("headgate: echomw: the function of a Key is nil")
 	}
 	return func(r *http.Request) (string, error) {
-		if c := Context(r); c != nil {
+		c := Context(r)
+		if c != nil {
 			return get(c)
 		}
 		return "", keyfuncs.ErrProgram
@@ -212,7 +218,8 @@ func Value(name string) keyfuncs.Func {
 // [keyfuncs.All]. All requests that match no route have one key.
 func Route() keyfuncs.Func {
 	return Key(func(c echo.Context) (string, error) {
-		if path := c.Path(); path != "" {
+		path := c.Path()
+		if path != "" {
 			return path, nil
 		}
 		return "no route", nil

@@ -24,14 +24,14 @@ func Middleware(guard interface {
 	if guard == nil {
 		panic("headgate: ginmw: the guard is nil")
 	}
-	h := guard.Handler(http.HandlerFunc(next))
+	handler := guard.Handler(http.HandlerFunc(next))
 	return func(c *gin.Context) {
 		v := &visit{Context: c.Request.Context()}
 		v.c.Store(c)
 		e := &entrance{ResponseWriter: c.Writer, visit: v}
 		c.Writer = e
 		defer e.end(c) // Gin uses its contexts again
-		h.ServeHTTP(e, c.Request.WithContext(v))
+		handler.ServeHTTP(e, c.Request.WithContext(v))
 		if !v.passed {
 			c.Abort()
 			c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
@@ -98,7 +98,8 @@ func (v *visit) Value(key any) any {
 	case visitKey:
 		return v
 	case valueKey:
-		if c := v.c.Load(); c != nil {
+		c := v.c.Load()
+		if c != nil {
 			value, _ := c.Get(string(k))
 			return value
 		}
@@ -107,9 +108,9 @@ func (v *visit) Value(key any) any {
 }
 
 // Refused is what the guard calls with a refusal.
-func (e *entrance) Refused(v *nethttp.Verdict, _ string) (answered bool) {
+func (e *entrance) Refused(verdict *nethttp.Verdict, _ string) (answered bool) {
 	c := e.visit.c.Load()
-	c.Errors = append(c.Errors, &gin.Error{Err: v, Type: gin.ErrorTypePrivate}) // as c.Error, which looks for a gin.Error first
+	c.Errors = append(c.Errors, &gin.Error{Err: verdict, Type: gin.ErrorTypePrivate}) // as c.Error, which looks for a gin.Error first
 	return e.begun || e.Written()
 }
 
@@ -117,16 +118,19 @@ func (e *entrance) Refused(v *nethttp.Verdict, _ string) (answered bool) {
 func next(w http.ResponseWriter, r *http.Request) {
 	v, _ := r.Context().Value(visitKey{}).(*visit)
 	c := v.c.Load()
-	v.passed, c.Request = true, r
+	v.passed = true
+	c.Request = r
 	leave(c)
-	if _, same := w.(*entrance); same { // the guard does not look at the response
+	_, same := w.(*entrance)
+	if same { // the guard does not look at the response
 		c.Next()
 		return
 	}
 	inner := c.Writer
 	c.Writer = &writer{inner, w}
 	defer func() { c.Writer = inner }()
-	if c.Next(); !inner.Written() {
+	c.Next()
+	if !inner.Written() {
 		w.WriteHeader(inner.Status()) // which Gin sends when all handlers have returned
 	}
 }
@@ -141,7 +145,8 @@ type writer struct {
 func (w *writer) Unwrap() http.ResponseWriter { return w.guarded }
 
 func (w *writer) WriteHeader(status int) {
-	if w.ResponseWriter.WriteHeader(status); status == http.StatusSwitchingProtocols {
+	w.ResponseWriter.WriteHeader(status)
+	if status == http.StatusSwitchingProtocols {
 		w.WriteHeaderNow()
 	}
 }
@@ -191,7 +196,8 @@ func Key(get func(*gin.Context) (string, error)) keyfuncs.Func {
 		panic("headgate: ginmw: the function of a Key is nil")
 	}
 	return func(r *http.Request) (string, error) {
-		if c := Context(r); c != nil {
+		c := Context(r)
+		if c != nil {
 			return get(c)
 		}
 		return "", keyfuncs.ErrProgram
@@ -215,7 +221,8 @@ func Value(name string) keyfuncs.Func {
 // [keyfuncs.All]. All requests that match no route have one key.
 func Route() keyfuncs.Func {
 	return Key(func(c *gin.Context) (string, error) {
-		if path := c.FullPath(); path != "" {
+		path := c.FullPath()
+		if path != "" {
 			return path, nil
 		}
 		return "no route", nil

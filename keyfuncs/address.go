@@ -19,7 +19,8 @@ import (
 // limit before it, or remove it.
 func RemoteAddr() Func {
 	return func(r *http.Request) (string, error) {
-		switch host, brackets, ok := plainHost(r.RemoteAddr); {
+		host, brackets, ok := plainHost(r.RemoteAddr)
+		switch {
 		case !ok:
 		case brackets && !isWhole(r):
 			if key, ok := remembered.key(host); ok {
@@ -170,9 +171,9 @@ func Forwarded(trusted ...string) Func {
 
 // BehindProxies charges the n-th element from the right of X-Forwarded-For.
 //
-// Use it when the proxies' addresses change, so that they cannot be listed. It is correct only if every request passes through
-// all proxies: a client that can bypass one chooses its own address. If the networks are
-// known, prefer [XForwardedFor].
+// Use it when the proxies' addresses change, so that they cannot be listed. It is correct only if every request passes
+// through all proxies: a client that can bypass one chooses its own address. If the networks are known, prefer
+// [XForwardedFor].
 //
 // n is the number of elements that your proxies append, from 1 to 64; BehindProxies panics if it is another.
 // With one proxy that appends one element, n is 1. With a CDN in front of a load balancer, n is 2.
@@ -204,7 +205,8 @@ func BehindProxies(n int) Func {
 		hops := 0
 		elements := list{r.Header.Values("X-Forwarded-For"), lastComma}
 		for element := range elements.fromRight {
-			if hops++; hops < n {
+			hops++
+			if hops < n {
 				continue
 			}
 			client, ok := parseNode(element)
@@ -223,7 +225,8 @@ func walk(trusted []string, header string,
 ) Func {
 	proxies, errTrusted := parseTrusted(trusted)
 	check(errTrusted)
-	errMissing, errAddress := errNoClient(header, missing), errNoClient(header, "not an address")
+	errMissing := errNoClient(header, missing)
+	errAddress := errNoClient(header, "not an address")
 	return func(r *http.Request) (string, error) {
 		addr, trusted, err := proxies.peer(r)
 		if err != nil {
@@ -245,7 +248,8 @@ func walk(trusted []string, header string,
 					break
 				}
 				addr = next
-				if hops++; hops == maxHops || !proxies.contain(addr) {
+				hops++
+				if hops == maxHops || !proxies.contain(addr) {
 					break
 				}
 			}

@@ -53,13 +53,13 @@ type Tagged struct {
 // Tag returns a function for [First], whose keys begin with the name and a colon.
 //
 // The name is a token (RFC 9110, section 5.6.2), such as a word of letters, digits and hyphens. So it has
-// no colon. Tag panics if it is not, or if f is nil.
-func Tag(name string, f Func) Tagged {
+// no colon. Tag panics if it is not, or if key is nil.
+func Tag(name string, key Func) Tagged {
 	if !isToken(name) {
 		panic("headgate: keyfuncs: Tag: not a word without spaces and colons: " + strconv.Quote(name))
 	}
-	require("Tag", f)
-	return Tagged{name, f}
+	require("Tag", key)
+	return Tagged{name, key}
 }
 
 // First charges the key of the first given function that does not return [ErrAbsent]:
@@ -105,30 +105,30 @@ func First(fs ...Tagged) Func {
 	}
 }
 
-// Has returns a function that reports whether a request has the text that f returns. It is for the Skip of
+// Has returns a function that reports whether a request has the text that key returns. It is for the Skip of
 // rules, as is [Lacks]:
 //
 //	{Limiter: newcomers, Key: address, Skip: keyfuncs.Has(student)} // a rule for all but students
 //
 // Both are false after any other error than [ErrAbsent]. So the rule applies, and its Key may refuse the
-// request. Has panics if f is nil.
-func Has(f Func) func(*http.Request) bool {
-	require("Has", f)
+// request. Has panics if key is nil.
+func Has(key Func) func(*http.Request) bool {
+	require("Has", key)
 	return func(r *http.Request) bool {
-		_, err := call(f, r)
+		_, err := call(key, r)
 		return err == nil
 	}
 }
 
-// Lacks returns a function that reports whether f returns [ErrAbsent] for a request: see [Has].
+// Lacks returns a function that reports whether key returns [ErrAbsent] for a request: see [Has].
 //
 //	{Limiter: students, Key: student, Skip: keyfuncs.Lacks(student)} // a rule for students
 //
-// Lacks panics if f is nil.
-func Lacks(f Func) func(*http.Request) bool {
-	require("Lacks", f)
+// Lacks panics if key is nil.
+func Lacks(key Func) func(*http.Request) bool {
+	require("Lacks", key)
 	return func(r *http.Request) bool {
-		_, err := call(f, r)
+		_, err := call(key, r)
 		return errors.Is(err, ErrAbsent)
 	}
 }

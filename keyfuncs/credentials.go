@@ -14,23 +14,23 @@ import (
 // which list groups, are longer than maxValue.
 const maxToken = 16 << 10
 
-// Hashed charges a hash of f's key, so that a secret cannot be read in a store or its
+// Hashed charges a hash of next's key, so that a secret cannot be read in a store or its
 // logs:
 //
 //	keyfuncs.Hashed(keyfuncs.Header("X-Api-Key"))
 //
-// The key is 22 characters: the first 128 bits of the SHA-256 of f's key, in base64 for
+// The key is 22 characters: the first 128 bits of the SHA-256 of next's key, in base64 for
 // URLs. Use it as the key for [core.Limiter.Reset] and similar methods. It does not hide
 // values that are easily guessed, such as addresses, because guesses can be compared with
 // it.
 //
-// The errors of f are returned. Hashed panics if f is nil.
+// The errors of next are returned. Hashed panics if next is nil.
 //
 // [core.Limiter.Reset]: https://pkg.go.dev/github.com/headgate/headgate/core#Limiter.Reset
-func Hashed(f Func) Func {
-	require("Hashed", f)
+func Hashed(next Func) Func {
+	require("Hashed", next)
 	return func(r *http.Request) (string, error) {
-		key, err := call(f, r)
+		key, err := call(next, r)
 		if err != nil {
 			return "", err
 		}
@@ -192,9 +192,9 @@ func bearer(r *http.Request) (token string, lines int) {
 }
 
 // isVisible reports whether s consists of visible ASCII characters, without spaces.
-func isVisible(s string) bool {
-	for i := range len(s) {
-		if s[i] <= ' ' || s[i] > '~' {
+func isVisible(text string) bool {
+	for i := range len(text) {
+		if text[i] <= ' ' || text[i] > '~' {
 			return false
 		}
 	}

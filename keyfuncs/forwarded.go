@@ -14,16 +14,16 @@ import (
 // to the left of it can change that: its quoted strings are closed; within one, a
 // quotation mark follows an odd number of backslashes, and the one that opens it follows
 // the equals sign.
-func lastCommaUnquoted(s string) int {
+func lastCommaUnquoted(text string) int {
 	quoted := false
-	for i := len(s) - 1; i >= 0; i-- {
-		switch s[i] {
+	for i := len(text) - 1; i >= 0; i-- {
+		switch text[i] {
 		case ',':
 			if !quoted {
 				return i
 			}
 		case '"':
-			if !escaped(s, i) {
+			if !escaped(text, i) {
 				quoted = !quoted
 			}
 		}
@@ -32,8 +32,8 @@ func lastCommaUnquoted(s string) int {
 }
 
 // escaped reports whether an odd number of backslashes stands before s[i].
-func escaped(s string, i int) bool {
-	before := strings.TrimRight(s[:i], `\`)
+func escaped(text string, i int) bool {
+	before := strings.TrimRight(text[:i], `\`)
 	return (i-len(before))%2 == 1
 }
 
@@ -45,7 +45,8 @@ func escaped(s string, i int) bool {
 //
 // White space around pairs, and colons and brackets without quotes, are tolerated.
 func forwardedFor(element string) (netip.Addr, bool) {
-	node, found := "", false
+	node := ""
+	found := false
 	for {
 		element = strings.TrimLeft(element, " \t;")
 		if element == "" {
@@ -59,7 +60,8 @@ func forwardedFor(element string) (netip.Addr, bool) {
 			if found { // the RFC allows one
 				return netip.Addr{}, false
 			}
-			node, found = value, true
+			node = value
+			found = true
 		}
 		element = rest
 	}
@@ -67,19 +69,21 @@ func forwardedFor(element string) (netip.Addr, bool) {
 
 // cutPair parses the forwarded-pair that s begins with. The rest is empty or begins with
 // a semicolon.
-func cutPair(s string) (name, value, rest string, ok bool) {
-	name, s, ok = strings.Cut(s, "=")
+func cutPair(text string) (name, value, rest string, ok bool) {
+	name, text, ok = strings.Cut(text, "=")
 	if !ok || !isToken(name) {
 		return "", "", "", false
 	}
-	if strings.HasPrefix(s, `"`) {
-		value, rest, ok = cutQuoted(s)
+	if strings.HasPrefix(text, `"`) {
+		value, rest, ok = cutQuoted(text)
 	} else {
 		end := 0
-		for end < len(s) && (isTokenByte(s[end]) || strings.IndexByte(":[]", s[end]) >= 0) {
+		for end < len(text) && (isTokenByte(text[end]) || strings.IndexByte(":[]", text[end]) >= 0) {
 			end++
 		}
-		value, rest, ok = s[:end], s[end:], end > 0
+		value = text[:end]
+		rest = text[end:]
+		ok = end > 0
 	}
 	rest = strings.TrimLeft(rest, " \t")
 	if !ok || rest != "" && rest[0] != ';' {
@@ -89,30 +93,30 @@ func cutPair(s string) (name, value, rest string, ok bool) {
 }
 
 // cutQuoted parses the quoted-string that s begins with (RFC 9110, section 5.6.4).
-func cutQuoted(s string) (value, rest string, ok bool) {
+func cutQuoted(text string) (value, rest string, ok bool) {
 	end := 1
-	for end < len(s) && s[end] != '"' {
-		if s[end] == '\\' {
+	for end < len(text) && text[end] != '"' {
+		if text[end] == '\\' {
 			end++ // and what it escapes
 		}
 		end++
 	}
-	if end >= len(s) {
+	if end >= len(text) {
 		return "", "", false
 	}
-	return unescape(s[1:end]), s[end+1:], true
+	return unescape(text[1:end]), text[end+1:], true
 }
 
-func unescape(s string) string {
-	if strings.IndexByte(s, '\\') < 0 {
-		return s // nearly always
+func unescape(text string) string {
+	if strings.IndexByte(text, '\\') < 0 {
+		return text // nearly always
 	}
 	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] == '\\' {
+	for i := 0; i < len(text); i++ {
+		if text[i] == '\\' {
 			i++ // cutQuoted has seen that something follows
 		}
-		b.WriteByte(s[i])
+		b.WriteByte(text[i])
 	}
 	return b.String()
 }

@@ -53,8 +53,8 @@ func check(faults ...error) {
 }
 
 // require panics if an argument is nil.
-func require(function string, f Func) {
-	if f == nil {
+func require(function string, key Func) {
+	if key == nil {
 		panic("headgate: keyfuncs: " + function + ": the function is nil")
 	}
 }
@@ -162,16 +162,16 @@ func Everyone() Func {
 }
 
 // trimSpace removes the optional white space of RFC 9110, section 5.6.3.
-func trimSpace(s string) string { return strings.Trim(s, " \t") }
+func trimSpace(text string) string { return strings.Trim(text, " \t") }
 
 // isToken reports whether s is a token by RFC 9110, section 5.6.2.
-func isToken(s string) bool {
-	for i := range len(s) {
-		if !isTokenByte(s[i]) {
+func isToken(text string) bool {
+	for i := range len(text) {
+		if !isTokenByte(text[i]) {
 			return false
 		}
 	}
-	return s != ""
+	return text != ""
 }
 
 func isTokenByte(c byte) bool {

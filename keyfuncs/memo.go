@@ -38,7 +38,8 @@ func (m *memo) key(host string) (key string, ok bool) {
 	}
 	hash := maphash.String(m.seed, host)
 	place := &m.places[hash%uint64(len(m.places))]
-	if k := place.known.Load(); k != nil && k.host == host {
+	k := place.known.Load()
+	if k != nil && k.host == host {
 		return k.key, true
 	}
 	if key, ok = hostKey(host); !ok {

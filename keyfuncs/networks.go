@@ -114,7 +114,8 @@ type proxies struct {
 // whether it is a proxy's.
 func (p proxies) peer(r *http.Request) (addr netip.Addr, trusted bool, err error) {
 	if p.unix {
-		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr); ok && local != nil {
+		local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.UnixAddr)
+		if ok && local != nil {
 			return netip.Addr{}, true, nil
 		}
 	}

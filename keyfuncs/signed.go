@@ -129,12 +129,12 @@ func newMAC(secret []byte, context string) mac {
 	secret = slices.Clone(secret)
 	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
 	return func(message []byte) []byte {
-		h := pool.Get().(hash.Hash)
-		defer pool.Put(h)
-		h.Reset()
-		h.Write([]byte(context))
-		h.Write(message)
-		return h.Sum(nil)
+		sum := pool.Get().(hash.Hash)
+		defer pool.Put(sum)
+		sum.Reset()
+		sum.Write([]byte(context))
+		sum.Write(message)
+		return sum.Sum(nil)
 	}
 }
 
@@ -169,7 +169,8 @@ func (c *SignedCookie) key(r *http.Request, age time.Duration) (string, error) {
 			break
 		}
 		if id, issued, ok := c.verify(cookie.Value); ok {
-			if old := time.Since(issued); old >= age && old < c.maxAge {
+			old := time.Since(issued)
+			if old >= age && old < c.maxAge {
 				return id, nil
 			}
 		}
@@ -211,7 +212,8 @@ func (c *SignedCookie) New(issued time.Time) *http.Cookie {
 	rand.Read(room[idAt:macAt])
 	copy(room[macAt:], c.macs[0](room[:macAt]))
 	seconds := -1 // the browser deletes it
-	if left := time.Until(issued.Add(c.maxAge)); left > 0 {
+	left := time.Until(issued.Add(c.maxAge))
+	if left > 0 {
 		seconds = int((left + time.Second - 1) / time.Second)
 	}
 	return &http.Cookie{

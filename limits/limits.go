@@ -55,7 +55,7 @@ type Config struct {
 }
 
 // Format implements [fmt.Formatter]: it prints no document, which may have keys.
-func (c Config) Format(s fmt.State, _ rune) { _, _ = fmt.Fprint(s, "limits.Config{}") }
+func (c Config) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, "limits.Config{}") }
 
 // A State is the state of a book.
 type State struct {
@@ -93,24 +93,25 @@ type Book struct {
 // every is how often a source is asked.
 const every = time.Second
 
-// Open returns a book whose counts are in the store. The context bounds only Open. Without Initial, a source that is away
-// and a document with faults are an error.
-func Open(ctx context.Context, s core.Store, source Source, c Config) (*Book, error) {
-	if s == nil || source == nil {
+// Open returns a book whose counts are in the store. The context bounds only Open. Without Initial, a source that is
+// away and a document with faults are an error.
+func Open(ctx context.Context, store core.Store, source Source, config Config) (*Book, error) {
+	if store == nil || source == nil {
 		return nil, errors.New("headgate: limits: the store and the source must not be nil")
 	}
 	b := &Book{
-		store: s, source: source, config: c, done: make(chan struct{}), places: [2]map[string]int{{}, {}},
+		store: store, source: source, config: config, done: make(chan struct{}), places: [2]map[string]int{{}, {}},
 		limiters: map[string]*core.Limiter{}, slots: map[string]*core.Slots{},
 	}
 	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	b.state.Store(&State{})
 	var err error
-	if c.Initial != nil {
-		err = b.apply(c.Initial)
+	if config.Initial != nil {
+		err = b.apply(config.Initial)
 	}
 	if err == nil {
-		if err = b.Reload(ctx); c.Initial != nil {
+		err = b.Reload(ctx)
+		if config.Initial != nil {
 			err = nil // the state has it
 		}
 	}
@@ -167,7 +168,8 @@ func (b *Book) Reload(ctx context.Context) error {
 		return ctx.Err() // the caller gave up, not the source
 	case err == nil && !same(text, b.text):
 		err = b.apply(text)
-		b.text, b.tried = text, err
+		b.text = text
+		b.tried = err
 	case err == nil:
 		err = b.tried
 	}
@@ -176,74 +178,76 @@ func (b *Book) Reload(ctx context.Context) error {
 }
 
 // same reports whether two texts are the same, at once if they are the same slice.
-func same(a, b []byte) bool {
-	return b != nil && len(a) == len(b) && (len(a) > 0 && &a[0] == &b[0] || bytes.Equal(a, b))
+func same(data, b []byte) bool {
+	return b != nil && len(data) == len(b) && (len(data) > 0 && &data[0] == &b[0] || bytes.Equal(data, b))
 }
 
 // tell puts an error into the state, or ends one. Without a document there is none: Open returns the error.
 func (b *Book) tell(err error) {
-	s := *b.state.Load()
-	if b.document == nil || fmt.Sprint(err) == fmt.Sprint(s.Err) {
+	state := *b.state.Load()
+	if b.document == nil || fmt.Sprint(err) == fmt.Sprint(state.Err) {
 		return
 	}
-	s.Err, s.Changes = err, nil
-	b.set(s)
+	state.Err = err
+	state.Changes = nil
+	b.set(state)
 }
 
-func (b *Book) set(s State) {
-	b.state.Store(&s)
+func (b *Book) set(state State) {
+	b.state.Store(&state)
 	if b.config.OnChange != nil {
-		b.config.OnChange(s)
+		b.config.OnChange(state)
 	}
 }
 
 // apply makes a document the one in force, or returns why not.
 func (b *Book) apply(text []byte) error {
-	d, err := document.Parse(text)
+	parsed, err := document.Parse(text)
 	if err != nil {
 		return err
 	}
-	if err := d.Prepare(b.store.Backend().Rates.Prepare); err != nil {
+	if err := parsed.Prepare(b.store.Backend().Rates.Prepare); err != nil {
 		return err
 	}
-	s, err := b.swap(d)
-	if err == nil && s.Version != "" {
-		b.set(s)
+	state, err := b.swap(parsed)
+	if err == nil && state.Version != "" {
+		b.set(state)
 	}
 	return err
 }
 
-// swap makes a document the one in force, if it has all that the program uses. The state has no version if it is in force.
-func (b *Book) swap(d *document.Document) (s State, err error) {
+// swap makes a document the one in force, if it has all that the program uses. The state has no version if it is in
+// force.
+func (b *Book) swap(parsed *document.Document) (state State, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.document != nil && d.Version == b.document.Version {
-		return s, nil
+	if b.document != nil && parsed.Version == b.document.Version {
+		return state, nil
 	}
 	for name := range b.limiters {
-		if d.Limits[name] == nil {
+		if parsed.Limits[name] == nil {
 			err = errors.Join(err, lacks("limit", name))
 		}
 	}
 	for name := range b.slots {
-		if d.Slots[name] == nil {
+		if parsed.Slots[name] == nil {
 			err = errors.Join(err, lacks("slots", name))
 		}
 	}
 	if err != nil {
-		return s, err
+		return state, err
 	}
-	s = State{Version: d.Version, Since: time.Now()}
-	for _, c := range document.Diff(b.document, d) {
-		s.Changes = append(s.Changes, c.Text)
+	state = State{Version: parsed.Version, Since: time.Now()}
+	for _, change := range document.Diff(b.document, parsed) {
+		state.Changes = append(state.Changes, change.Text)
 	}
-	for _, w := range d.Warnings {
-		s.Warnings = append(s.Warnings, w.String())
+	for _, w := range parsed.Warnings {
+		state.Warnings = append(state.Warnings, w.String())
 	}
-	b.document = d
-	limits, slots := d.Tables()
+	b.document = parsed
+	limits, slots := parsed.Tables()
 	b.current.Store(&plans.Snapshot{Limits: indexed(b.places[0], limits), Slots: indexed(b.places[1], slots)})
-	return s, nil
+	return state, nil
 }
 
 func lacks(kind, name string) error {
@@ -253,7 +257,8 @@ func lacks(kind, name string) error {
 // indexed returns tables by the indexes of their names. A name keeps its index.
 func indexed[T any](places map[string]int, tables map[string]*plans.Table[T]) []*plans.Table[T] {
 	for name := range tables {
-		if _, known := places[name]; !known {
+		_, known := places[name]
+		if !known {
 			places[name] = len(places)
 		}
 	}
@@ -299,12 +304,15 @@ func (b *view) View() backend.View { return b.current.Load() }
 
 // State returns the state.
 func (b *Book) State() State {
-	s := *b.state.Load()
-	if asked := b.asked.Load(); asked != nil && time.Since(*asked) > 10*every {
-		s.Err = fmt.Errorf("the source was asked at %v and has not answered", asked.Format(time.TimeOnly))
+	state := *b.state.Load()
+	asked := b.asked.Load()
+	if asked != nil && time.Since(*asked) > 10*every {
+		state.Err = fmt.Errorf("the source was asked at %v and has not answered", asked.Format(time.TimeOnly))
 	}
-	return s
+	return state
 }
 
 // Format implements [fmt.Formatter]: what a book keeps has keys.
-func (b *Book) Format(s fmt.State, _ rune) { _, _ = fmt.Fprintf(s, "limits %s", b.State().Version) }
+func (b *Book) Format(state fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(state, "limits %s", b.State().Version)
+}

@@ -63,8 +63,8 @@ type Rate struct {
 	// Key says whom the rule counts. Without a key, the request is refused with 400.
 	Key keyfuncs.Func
 
-	// Plan says which plan of the Limiter applies. If it is nil, absent or unknown to the limiter, that is the default; a
-	// malformed one is refused with 400.
+	// Plan says which plan of the Limiter applies. If it is nil, absent or unknown to the limiter, that is the default;
+	// a malformed one is refused with 400.
 	Plan keyfuncs.Func
 
 	// Cost is how many units are charged before the request is handled: 0 or more. Nil means 1. 0 means that the rule
@@ -126,56 +126,56 @@ type Guard struct {
 
 // Limit returns a guard with one rate: as many units as the policies admit, for each key. Guards of the same store
 // and name count together. It panics if an argument is wrong, as [core.NewLimiter] does.
-func Limit(s core.Store, name string, key keyfuncs.Func, policies ...core.Policy) *Guard {
-	return must(New(Config{Rates: []Rate{{Limiter: core.NewLimiter(s, name, policies...), Key: key}}}))
+func Limit(store core.Store, name string, key keyfuncs.Func, policies ...core.Policy) *Guard {
+	return must(New(Config{Rates: []Rate{{Limiter: core.NewLimiter(store, name, policies...), Key: key}}}))
 }
 
 // MaxInFlight returns a guard that lets n requests of each key be handled at once, and refuses others. Guards of the
 // same store and name count together. It panics if an argument is wrong, as [core.NewSlots] does.
-func MaxInFlight(s core.Store, name string, key keyfuncs.Func, n int64) *Guard {
-	return must(New(Config{Concurrency: []Concurrency{{Slots: core.NewSlots(s, name, n), Key: key}}}))
+func MaxInFlight(store core.Store, name string, key keyfuncs.Func, n int64) *Guard {
+	return must(New(Config{Concurrency: []Concurrency{{Slots: core.NewSlots(store, name, n), Key: key}}}))
 }
 
-func must(g *Guard, err error) *Guard {
+func must(guard *Guard, err error) *Guard {
 	if err != nil {
 		panic(err)
 	}
-	return g
+	return guard
 }
 
 // New returns a guard. The error has all faults of the Config, one line a rule. New asks no store, and later changes
 // of the Config have no effect.
-func New(c Config) (*Guard, error) {
-	if err := c.validate(); err != nil {
+func New(config Config) (*Guard, error) {
+	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	g := &Guard{config: c}
-	g.rules = engine.Rules{Watch: engine.NewWatch("nethttp", c.Logger, c.Observe != nil), LeastPause: 1, MostPause: 5}
-	for _, r := range c.Rates {
-		g.settles = g.settles || r.Settle != nil
-		g.costs = g.costs || r.Settle != nil || r.Cost != nil
-		g.observes = g.observes || r.ObserveOnly
-		g.rules.HasService = g.rules.HasService || r.Service
-		g.rules.Rates = append(g.rules.Rates, engine.RateRule{
+	guard := &Guard{config: config}
+	guard.rules = engine.Rules{Watch: engine.NewWatch("nethttp", config.Logger, config.Observe != nil), LeastPause: 1, MostPause: 5}
+	for _, r := range config.Rates {
+		guard.settles = guard.settles || r.Settle != nil
+		guard.costs = guard.costs || r.Settle != nil || r.Cost != nil
+		guard.observes = guard.observes || r.ObserveOnly
+		guard.rules.HasService = guard.rules.HasService || r.Service
+		guard.rules.Rates = append(guard.rules.Rates, engine.RateRule{
 			Rule:    engine.Rule{Key: r.Key, Plan: r.Plan, Skip: r.Skip, Service: r.Service, ObserveOnly: r.ObserveOnly},
 			Limiter: r.Limiter, Cost: r.Cost, Settles: r.Settle != nil,
 		})
 	}
-	for _, s := range c.Concurrency {
-		g.observes = g.observes || s.ObserveOnly
-		wait := s.MaxWait
+	for _, rule := range config.Concurrency {
+		guard.observes = guard.observes || rule.ObserveOnly
+		wait := rule.MaxWait
 		if wait == 0 {
 			wait = defaultWait
 		}
-		g.rules.Slots = append(g.rules.Slots, engine.SlotsRule{
-			Rule:  engine.Rule{Key: s.Key, Plan: s.Plan, Skip: s.Skip, Service: s.Service, ObserveOnly: s.ObserveOnly},
-			Slots: s.Slots, Queue: s.Queue, MaxWait: wait,
+		guard.rules.Slots = append(guard.rules.Slots, engine.SlotsRule{
+			Rule:  engine.Rule{Key: rule.Key, Plan: rule.Plan, Skip: rule.Skip, Service: rule.Service, ObserveOnly: rule.ObserveOnly},
+			Slots: rule.Slots, Queue: rule.Queue, MaxWait: wait,
 		})
 	}
-	slices.SortStableFunc(g.rules.Slots, func(a, b engine.SlotsRule) int { return cmp.Compare(a.Queue, b.Queue) })
-	g.plain = !g.costs && !g.observes && len(c.Concurrency) == 0 && !c.KeepVerdict
-	g.prepared = prepare(&g.rules)
-	return g, nil
+	slices.SortStableFunc(guard.rules.Slots, func(a, b engine.SlotsRule) int { return cmp.Compare(a.Queue, b.Queue) })
+	guard.plain = !guard.costs && !guard.observes && len(config.Concurrency) == 0 && !config.KeepVerdict
+	guard.prepared = prepare(&guard.rules)
+	return guard, nil
 }
 
 func (c *Config) validate() error {
@@ -186,33 +186,33 @@ func (c *Config) validate() error {
 	names := make(map[string]bool) // of policies and slots, by which clients tell them apart
 	queues := 0
 	for i, r := range c.Rates {
-		f := engine.Faults{Where: fmt.Sprintf("Rates[%d]", i)}
-		f.Add(r.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
-		f.Add(r.Key == nil, "the Key is nil: say who is counted, with a function of package keyfuncs")
+		faults := engine.Faults{Where: fmt.Sprintf("Rates[%d]", i)}
+		faults.Add(r.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
+		faults.Add(r.Key == nil, "the Key is nil: say who is counted, with a function of package keyfuncs")
 		if r.Limiter != nil {
-			f.Add(c.Rates[0].Limiter != nil && !r.Limiter.Backend().SameStore(c.Rates[0].Limiter.Backend()), "the limiter %q has another store than that of Rates[0]", r.Limiter.Name())
-			for _, p := range r.Limiter.Backend().Policies() {
-				f.Add(names[p.Policy] && !r.ObserveOnly, "another rule has a policy named %q, too: clients could not tell them apart", p.Policy)
-				names[p.Policy] = names[p.Policy] || !r.ObserveOnly
+			faults.Add(c.Rates[0].Limiter != nil && !r.Limiter.Backend().SameStore(c.Rates[0].Limiter.Backend()), "the limiter %q has another store than that of Rates[0]", r.Limiter.Name())
+			for _, answer := range r.Limiter.Backend().Policies() {
+				faults.Add(names[answer.Policy] && !r.ObserveOnly, "another rule has a policy named %q, too: clients could not tell them apart", answer.Policy)
+				names[answer.Policy] = names[answer.Policy] || !r.ObserveOnly
 			}
 			for _, other := range c.Rates[:i] {
-				f.Add(other.Limiter != nil && other.Limiter.Name() == r.Limiter.Name(), "another rule has a limiter named %q, too", r.Limiter.Name())
+				faults.Add(other.Limiter != nil && other.Limiter.Name() == r.Limiter.Name(), "another rule has a limiter named %q, too", r.Limiter.Name())
 			}
 		}
-		errs = append(errs, f.Err())
+		errs = append(errs, faults.Err())
 	}
-	for i, s := range c.Concurrency {
+	for i, rule := range c.Concurrency {
 		f := engine.Faults{Where: fmt.Sprintf("Concurrency[%d]", i)}
-		f.Add(s.Slots == nil, "the Slots are nil: make them with core.NewSlots")
-		f.Add(s.Key == nil, "the Key is nil: say whose requests are counted, with a function of package keyfuncs")
-		if s.Slots != nil {
-			f.Add(names[s.Slots.Name()], "another rule has slots or a policy named %q, too: clients could not tell them apart", s.Slots.Name())
-			f.Add(!names[s.Slots.Name()] && c.hasLimiter(s.Slots.Name()), "another rule has a limiter named %q, too: a Verdict could not tell them apart", s.Slots.Name())
-			names[s.Slots.Name()] = true
+		f.Add(rule.Slots == nil, "the Slots are nil: make them with core.NewSlots")
+		f.Add(rule.Key == nil, "the Key is nil: say whose requests are counted, with a function of package keyfuncs")
+		if rule.Slots != nil {
+			f.Add(names[rule.Slots.Name()], "another rule has slots or a policy named %q, too: clients could not tell them apart", rule.Slots.Name())
+			f.Add(!names[rule.Slots.Name()] && c.hasLimiter(rule.Slots.Name()), "another rule has a limiter named %q, too: a Verdict could not tell them apart", rule.Slots.Name())
+			names[rule.Slots.Name()] = true
 		}
-		f.Add(s.Queue < 0 || s.MaxWait < 0, "Queue and MaxWait must not be negative")
-		f.Add(s.Queue > 0 && s.ObserveOnly, "nobody waits for a rule that only observes: remove the Queue")
-		if s.Queue > 0 {
+		f.Add(rule.Queue < 0 || rule.MaxWait < 0, "Queue and MaxWait must not be negative")
+		f.Add(rule.Queue > 0 && rule.ObserveOnly, "nobody waits for a rule that only observes: remove the Queue")
+		if rule.Queue > 0 {
 			queues++
 			f.Add(queues > 1, "another rule has a Queue, too: a request waits in one line at most")
 		}

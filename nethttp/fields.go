@@ -28,98 +28,100 @@ import (
 //
 // Limits of the service and Unlimited are not there. If slots have refused, only they are: the units of the rates were
 // given back. If a rule has [Rate].Settle and admits the last unit, there is no t: the unit may come back at any time.
-func RateLimitFields(h http.Header, v *Verdict) {
-	p := takePage()
-	p.rateLimit(h, v.admission(), nil)
-	pages.Put(p)
+func RateLimitFields(header http.Header, verdict *Verdict) {
+	page := takePage()
+	page.rateLimit(header, verdict.admission(), nil)
+	pages.Put(page)
 }
 
 // NoFields is for [Config].Fields: it sets none.
 func NoFields(http.Header, *Verdict) {}
 
 // XRateLimitFields is for [Config].Fields: it sets X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset of
-// the one policy that decided, as far as they are known. Reset is in how many seconds everything is unused again, or if the request is refused,
-// in how many it may be tried again.
-func XRateLimitFields(h http.Header, v *Verdict) {
-	a := v.admission()
-	for i := range a.Answers() {
-		d := a.At(i)
-		if d.Limiter != v.Limiter || a.Stage != engine.SlotsFull && d.Policy != a.Decision.Totals().Decider.Name || a.Hides(&d) {
+// the one policy that decided, as far as they are known. Reset is in how many seconds everything is unused again, or if
+// the request is refused, in how many it may be tried again.
+func XRateLimitFields(header http.Header, verdict *Verdict) {
+	admission := verdict.admission()
+	for i := range admission.Answers() {
+		answer := admission.At(i)
+		if answer.Limiter != verdict.Limiter || admission.Stage != engine.SlotsFull && answer.Policy != admission.Decision.Totals().Decider.Name || admission.Hides(&answer) {
 			continue
 		}
-		h.Set("X-Ratelimit-Limit", integer(d.Limit))
-		if !a.Known(i, &d) {
+		header.Set("X-Ratelimit-Limit", integer(answer.Limit))
+		if !admission.Known(i, &answer) {
 			return
 		}
-		h.Set("X-Ratelimit-Remaining", integer(d.Remaining))
-		after := d.ResetAfter
-		if v.Status != 0 {
-			after = a.RetryAfter
+		header.Set("X-Ratelimit-Remaining", integer(answer.Remaining))
+		after := answer.ResetAfter
+		if verdict.Status != 0 {
+			after = admission.RetryAfter
 		}
 		if after != core.Never {
-			h.Set("X-Ratelimit-Reset", integer(seconds(after)))
+			header.Set("X-Ratelimit-Reset", integer(seconds(after)))
 		}
 		return
 	}
 }
 
 // fields sets the fields that describe the limits.
-func (p *page) fields(h http.Header, a *engine.Admission, prepared *prepared, fields func(http.Header, *Verdict)) {
+func (p *page) fields(header http.Header, admission *engine.Admission, prepared *prepared, fields func(http.Header, *Verdict)) {
 	switch {
-	case a.Answers() == 0:
+	case admission.Answers() == 0:
 	case fields != nil:
-		fields(h, verdict(a, false))
+		fields(header, verdict(admission, false))
 	default:
-		p.rateLimit(h, a, prepared)
+		p.rateLimit(header, admission, prepared)
 	}
 }
 
 // rateLimit is RateLimitFields. What is prepared is used if all rates took part under their default plans.
-func (p *page) rateLimit(h http.Header, a *engine.Admission, prepared *prepared) {
-	empty := len(h) == 0
-	if a.Stage == engine.Answered && a.Plain && prepared != nil && len(a.Claims) == 0 && (a.Decision.Known() || prepared.blocked) {
+func (p *page) rateLimit(header http.Header, admission *engine.Admission, prepared *prepared) {
+	empty := len(header) == 0
+	if admission.Stage == engine.Answered && admission.Plain && prepared != nil && len(admission.Claims) == 0 && (admission.Decision.Known() || prepared.blocked) {
 		if prepared.policies == "" {
 			return
 		}
-		p.add(h, empty, "Ratelimit-Policy", prepared.policies)
+		p.add(header, empty, "Ratelimit-Policy", prepared.policies)
 		p.begin()
 		for i := range prepared.all {
-			if one := &prepared.all[i]; !one.hidden {
-				left, next := a.Decision.Left(i)
-				p.state(one.name, left, next, one.settles && a.Decision.Allowed)
+			one := &prepared.all[i]
+			if !one.hidden {
+				left, next := admission.Decision.Left(i)
+				p.state(one.name, left, next, one.settles && admission.Decision.Allowed)
 			}
 		}
-		p.add(h, empty, "Ratelimit", p.end())
+		p.add(header, empty, "Ratelimit", p.end())
 		return
 	}
-	policies, states := p.texts(a)
+	policies, states := p.texts(admission)
 	if policies != "" {
-		p.add(h, empty, "Ratelimit-Policy", policies)
+		p.add(header, empty, "Ratelimit-Policy", policies)
 	}
 	if states != "" {
-		p.add(h, empty, "Ratelimit", states)
+		p.add(header, empty, "Ratelimit", states)
 	}
 }
 
 // texts returns the values of RateLimit-Policy and RateLimit, or "" for one that is not to be there.
-func (p *page) texts(a *engine.Admission) (policies, states string) {
+func (p *page) texts(admission *engine.Admission) (policies, states string) {
 	p.begin()
-	rates := a.OfRates()
-	for i := range a.Answers() {
-		d := a.At(i)
-		if a.Hides(&d) {
+	rates := admission.OfRates()
+	for i := range admission.Answers() {
+		answer := admission.At(i)
+		if admission.Hides(&answer) {
 			continue
 		}
-		if i < rates && a.Decision.Dated(i) {
-			d.Window = 0 // the field is of the policy, and of other months it would be wrong
+		if i < rates && admission.Decision.Dated(i) {
+			answer.Window = 0 // the field is of the policy, and of other months it would be wrong
 		}
-		p.policy(&d, i >= rates)
+		p.policy(&answer, i >= rates)
 	}
 	policies = p.end()
 	p.begin()
-	for i := range a.Answers() {
-		if d := a.At(i); !a.Hides(&d) && a.Known(i, &d) && d.Remaining != core.NoLimit {
-			p.state(quote(d.Policy), d.Remaining, d.NextAfter, a.Decision.Allowed && a.Rules.RateOf(d.Limiter).Settles)
+	for i := range admission.Answers() {
+		d := admission.At(i)
+		if !admission.Hides(&d) && admission.Known(i, &d) && d.Remaining != core.NoLimit {
+			p.state(quote(d.Policy), d.Remaining, d.NextAfter, admission.Decision.Allowed && admission.Rules.RateOf(d.Limiter).Settles)
 		}
 	}
 	return policies, p.end()
@@ -167,15 +169,15 @@ func (p *page) number(name string, n int64) {
 }
 
 // policy writes an item of RateLimit-Policy.
-func (p *page) policy(d *backend.PolicyAnswer, slots bool) {
+func (p *page) policy(answer *backend.PolicyAnswer, slots bool) {
 	p.comma()
-	p.text.WriteString(quote(d.Policy))
-	p.number(";q=", d.Limit)
+	p.text.WriteString(quote(answer.Policy))
+	p.number(";q=", answer.Limit)
 	switch {
 	case slots:
 		p.text.WriteString(`;qu="concurrent-requests"`)
-	case d.Window >= time.Second:
-		p.number(";w=", seconds(d.Window))
+	case answer.Window >= time.Second:
+		p.number(";w=", seconds(answer.Window))
 	}
 }
 
@@ -200,22 +202,24 @@ func (p *page) take(n int) []string {
 }
 
 // set sets a field, by its canonical name.
-func (p *page) set(h http.Header, name, value string) {
+func (p *page) set(header http.Header, name, value string) {
 	v := p.take(1)
-	v[0], h[name] = value, v
+	v[0] = value
+	header[name] = v
 }
 
 // add is set for a list: the values of guards around this one stay. An empty header has none.
-func (p *page) add(h http.Header, empty bool, name, value string) {
+func (p *page) add(header http.Header, empty bool, name, value string) {
 	if !empty {
-		if had := h[name]; slices.Contains(had, value) {
+		had := header[name]
+		if slices.Contains(had, value) {
 			return
 		} else if len(had) > 0 {
-			h[name] = append(had, value)
+			header[name] = append(had, value)
 			return
 		}
 	}
-	p.set(h, name, value)
+	p.set(header, name, value)
 }
 
 // prepared is what all responses share whose rates apply by their default plans.
@@ -232,19 +236,20 @@ type preparedPolicy struct {
 }
 
 func prepare(rules *engine.Rules) *prepared {
-	all, p := new(prepared), new(page)
+	all := new(prepared)
+	p := new(page)
 	for i := range rules.Rates {
 		rule := &rules.Rates[i]
 		if rule.ObserveOnly {
 			continue
 		}
-		for _, d := range rule.Limiter.Backend().Policies() {
-			hidden := rule.Service || d.Limit == core.NoLimit
+		for _, answer := range rule.Limiter.Backend().Policies() {
+			hidden := rule.Service || answer.Limit == core.NoLimit
 			if !hidden {
-				p.policy(&d, false)
+				p.policy(&answer, false)
 			}
-			all.blocked = len(all.all) == 0 && d.Limit == 0
-			all.all = append(all.all, preparedPolicy{quote(d.Policy), hidden, rule.Settles, problem.QuotaExceeded(d.Policy)})
+			all.blocked = len(all.all) == 0 && answer.Limit == 0
+			all.all = append(all.all, preparedPolicy{quote(answer.Policy), hidden, rule.Settles, problem.QuotaExceeded(answer.Policy)})
 		}
 	}
 	all.policies = p.text.String()

@@ -47,16 +47,16 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-func (g *Guard) observe(r *http.Request, a *engine.Admission, observeOnly bool) {
+func (g *Guard) observe(r *http.Request, admission *engine.Admission, observeOnly bool) {
 	if g.config.Observe != nil {
-		g.config.Observe(r, verdict(a, observeOnly))
+		g.config.Observe(r, verdict(admission, observeOnly))
 	}
 }
 
-func (g *Guard) fields(h http.Header, a *engine.Admission) {
-	p := takePage()
-	p.fields(h, a, g.prepared, g.config.Fields)
-	pages.Put(p)
+func (g *Guard) fields(header http.Header, admission *engine.Admission) {
+	page := takePage()
+	page.fields(header, admission, g.prepared, g.config.Fields)
+	pages.Put(page)
 }
 
 // A passage is the way of an admitted request through the handler.
@@ -73,16 +73,17 @@ type passage struct {
 }
 
 // passage returns a passage. If the verdict is kept, that is part of it.
-func (g *Guard) passage(a *engine.Admission) *passage {
+func (g *Guard) passage(admission *engine.Admission) *passage {
 	if !g.config.KeepVerdict {
-		return &passage{guard: g, admission: *a}
+		return &passage{guard: g, admission: *admission}
 	}
 	all := &struct {
 		passage
 		verdict Verdict
 		at      *engine.Admission
-	}{passage: passage{guard: g, admission: *a}}
-	all.at, all.passage.verdict = &all.admission, &all.verdict
+	}{passage: passage{guard: g, admission: *admission}}
+	all.at = &all.admission
+	all.passage.verdict = &all.verdict
 	all.verdict.fill(&all.at, false)
 	return &all.passage
 }
@@ -112,26 +113,30 @@ func passageOf(ctx context.Context) *passage {
 
 // serve calls next, and ends the passage when that returns or panics.
 func (p *passage) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	g, a, rec, returned := p.guard, &p.admission, (*record.Recorder)(nil), false
+	guard := p.guard
+	admission := &p.admission
+	rec := (*record.Recorder)(nil)
+	returned := false
 	defer func() { p.end(r, rec, returned) }()
-	if a.Stage == engine.Answered || len(a.Claims) > 0 {
-		g.observe(r, a, false)
+	if admission.Stage == engine.Answered || len(admission.Claims) > 0 {
+		guard.observe(r, admission, false)
 	}
-	if g.observes {
-		g.rules.Observe(a, r)
+	if guard.observes {
+		guard.rules.Observe(admission, r)
 	}
-	for i := range a.Observed {
-		if o := &a.Observed[i]; o.Status != 0 {
-			g.observe(r, o, true)
+	for i := range admission.Observed {
+		observed := &admission.Observed[i]
+		if observed.Status != 0 {
+			guard.observe(r, observed, true)
 		}
 	}
-	g.fields(w.Header(), a)
-	if g.costs || p.verdict != nil {
+	guard.fields(w.Header(), admission)
+	if guard.costs || p.verdict != nil {
 		p.begin()
 		p.self, p.context = p, passageContext{r.Context(), &p.self}
 		r = r.WithContext(&p.context)
 	}
-	if g.settles {
+	if guard.settles {
 		rec = &record.Recorder{ResponseWriter: w}
 		w = rec.Writer()
 	}
@@ -140,7 +145,7 @@ func (p *passage) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 }
 
 // each calls f with what was asked for the request, and by the rules that only observe.
-func (p *passage) each(f func(a *engine.Admission)) {
+func (p *passage) each(f func(admission *engine.Admission)) {
 	f(&p.admission)
 	for i := range p.admission.Observed {
 		f(&p.admission.Observed[i])
@@ -152,21 +157,23 @@ func (p *passage) begin() {
 	for i := range p.costs {
 		p.costs[i] = -1
 	}
-	p.each(func(a *engine.Admission) {
-		charges := a.Charges()
-		for i, rule := range a.Took {
+	p.each(func(admission *engine.Admission) {
+		charges := admission.Charges()
+		for i, rule := range admission.Took {
 			p.costs[rule] = charges[i].Units
 		}
 	})
 }
 
 // setCost sets the cost under the rule of a limiter, if that has Cost or Settle and has charged.
-func (p *passage) setCost(l *core.Limiter, units int64) (found bool) {
+func (p *passage) setCost(limiter *core.Limiter, units int64) (found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.guard.config.Rates {
-		if of := &p.guard.config.Rates[i]; !p.over && of.Limiter == l && (of.Cost != nil || of.Settle != nil) && p.costs[i] >= 0 {
-			p.costs[i], found = units, true
+		of := &p.guard.config.Rates[i]
+		if !p.over && of.Limiter == limiter && (of.Cost != nil || of.Settle != nil) && p.costs[i] >= 0 {
+			p.costs[i] = units
+			found = true
 		}
 	}
 	return found
@@ -181,19 +188,20 @@ func (p *passage) end(r *http.Request, rec *record.Recorder, returned bool) {
 	if !p.guard.costs || p.self == nil { // an observer has panicked before the handler was called
 		return
 	}
-	p.each(func(a *engine.Admission) {
-		charges := a.Charges()
+	p.each(func(admission *engine.Admission) {
+		charges := admission.Charges()
 		actual := make([]int64, len(charges))
-		for i, rule := range a.Took {
+		for i, rule := range admission.Took {
 			actual[i] = p.costs[rule]
 			settle := p.guard.config.Rates[rule].Settle
 			if settle == nil || rec.Hijacked { // nobody knows what a hijacked connection has cost
 				continue
 			}
-			if actual[i] = settle(r, Outcome{rec.Final(returned), rec.Written, actual[i]}); actual[i] < 0 {
+			actual[i] = settle(r, Outcome{rec.Final(returned), rec.Written, actual[i]})
+			if actual[i] < 0 {
 				actual[i] = charges[i].Units
 			}
 		}
-		_ = a.Settle(r, actual) // the store's observers are told of an error
+		_ = admission.Settle(r, actual) // the store's observers are told of an error
 	})
 }

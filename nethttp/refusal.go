@@ -16,25 +16,26 @@ type refuser interface {
 }
 
 // refuse answers a request that is not admitted.
-func refuse(w http.ResponseWriter, r *http.Request, a *engine.Admission, prepared *prepared, fields func(http.Header, *Verdict),
+func refuse(w http.ResponseWriter, r *http.Request, admission *engine.Admission, prepared *prepared, fields func(http.Header, *Verdict),
 	onRefused func(http.ResponseWriter, *http.Request, *Verdict),
 ) {
-	h := w.Header()
-	p := takePage()
-	defer pages.Put(p)
-	p.fields(h, a, prepared, fields)
-	v := p.take(5) // one for each field, since a handler may change it
-	v[0], v[1], v[2], v[4] = "no-store", problem.Type, "nosniff", p.retryAfter(a)
-	h["Cache-Control"] = v[0:1:1]
+	header := w.Header()
+	page := takePage()
+	defer pages.Put(page)
+	page.fields(header, admission, prepared, fields)
+	v := page.take(5) // one for each field, since a handler may change it
+	v[0], v[1], v[2], v[4] = "no-store", problem.Type, "nosniff", page.retryAfter(admission)
+	header["Cache-Control"] = v[0:1:1]
 	if v[4] != "" {
-		h["Retry-After"] = v[4:5:5]
+		header["Retry-After"] = v[4:5:5]
 	} else {
-		delete(h, "Retry-After")
+		delete(header, "Retry-After")
 	}
-	document := documentOf(a, prepared)
+	document := documentOf(admission, prepared)
 	framework, native := w.(refuser)
 	if onRefused != nil || native {
-		refusal, answered := verdict(a, false), false
+		refusal := verdict(admission, false)
+		answered := false
 		if onRefused != nil {
 			rec := &record.Recorder{ResponseWriter: w}
 			onRefused(rec.Writer(), r, refusal)
@@ -48,42 +49,47 @@ func refuse(w http.ResponseWriter, r *http.Request, a *engine.Admission, prepare
 		}
 	}
 	v[3] = document.Length
-	h["Content-Type"], h["X-Content-Type-Options"], h["Content-Length"] = v[1:2:2], v[2:3:3], v[3:4:4]
-	w.WriteHeader(a.Status)
+	header["Content-Type"] = v[1:2:2]
+	header["X-Content-Type-Options"] = v[2:3:3]
+	header["Content-Length"] = v[3:4:4]
+	w.WriteHeader(admission.Status)
 	if r.Method != http.MethodHead {
 		w.Write(document.Body) //nolint:errcheck // the client may have disconnected
 	}
 }
 
 // documentOf returns the body of a refusal.
-func documentOf(a *engine.Admission, prepared *prepared) problem.Document {
-	if a.Status != http.StatusTooManyRequests {
-		return problem.Blank(a.Status)
+func documentOf(admission *engine.Admission, prepared *prepared) problem.Document {
+	if admission.Status != http.StatusTooManyRequests {
+		return problem.Blank(admission.Status)
 	}
-	if a.Stage == engine.SlotsFull {
-		return problem.QuotaExceeded(a.Limiter)
+	if admission.Stage == engine.SlotsFull {
+		return problem.QuotaExceeded(admission.Limiter)
 	}
-	if a.Plain && prepared != nil && len(prepared.all) == 1 {
+	if admission.Plain && prepared != nil && len(prepared.all) == 1 {
 		return prepared.all[0].refusal
 	}
 	var names [16]string
-	refused, last := names[:0], 0
-	for i := range a.Decision.Len() {
-		if d := a.Decision.At(i); !d.Allowed && !a.Hides(&d) {
-			refused, last = append(refused, d.Policy), i
+	refused := names[:0]
+	last := 0
+	for i := range admission.Decision.Len() {
+		answer := admission.Decision.At(i)
+		if !answer.Allowed && !admission.Hides(&answer) {
+			refused = append(refused, answer.Policy)
+			last = i
 		}
 	}
-	if len(refused) == 1 && a.Plain && prepared != nil {
+	if len(refused) == 1 && admission.Plain && prepared != nil {
 		return prepared.all[last].refusal
 	}
 	return problem.QuotaExceeded(refused...)
 }
 
-func (p *page) retryAfter(a *engine.Admission) string {
-	if a.RetryAfter <= 0 || a.RetryAfter == core.Never {
+func (p *page) retryAfter(admission *engine.Admission) string {
+	if admission.RetryAfter <= 0 || admission.RetryAfter == core.Never {
 		return ""
 	}
 	p.begin()
-	p.number("", seconds(a.RetryAfter))
+	p.number("", seconds(admission.RetryAfter))
 	return p.end()
 }

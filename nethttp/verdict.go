@@ -40,12 +40,12 @@ type Verdict struct {
 }
 
 // verdict returns the verdict of an admission, of which it makes a copy.
-func verdict(a *engine.Admission, observeOnly bool) *Verdict {
+func verdict(admission *engine.Admission, observeOnly bool) *Verdict {
 	all := &struct {
 		Verdict
 		admission engine.Admission
 		at        *engine.Admission
-	}{admission: *a}
+	}{admission: *admission}
 	all.at = &all.admission
 	all.fill(&all.at, observeOnly)
 	return &all.Verdict
@@ -53,14 +53,14 @@ func verdict(a *engine.Admission, observeOnly bool) *Verdict {
 
 // fill makes a verdict of an admission.
 func (v *Verdict) fill(from **engine.Admission, observeOnly bool) {
-	a := *from
-	*v = Verdict{Status: a.Status, Limiter: a.Limiter, ObserveOnly: observeOnly, Err: a.Err, from: from}
-	v.Decision.Backend(&a.Decision)
-	if a.Stage != engine.SlotsFull && a.Err == nil {
+	admission := *from
+	*v = Verdict{Status: admission.Status, Limiter: admission.Limiter, ObserveOnly: observeOnly, Err: admission.Err, from: from}
+	v.Decision.Backend(&admission.Decision)
+	if admission.Stage != engine.SlotsFull && admission.Err == nil {
 		v.Policy = v.Decision.Policy
 	}
-	if a.RetryAfter != core.Never {
-		v.RetryAfter = a.RetryAfter
+	if admission.RetryAfter != core.Never {
+		v.RetryAfter = admission.RetryAfter
 	}
 }
 
@@ -101,9 +101,9 @@ func (v *Verdict) Unwrap() error { return v.Err }
 // VerdictFrom returns the verdict about a handler's request, of the innermost guard with [Config].KeepVerdict. It
 // reports false if there is none.
 func VerdictFrom(ctx context.Context) (*Verdict, bool) {
-	for p := passageOf(ctx); p != nil; p = passageOf(p.context.Context) {
-		if p.verdict != nil {
-			return p.verdict, true
+	for passage := passageOf(ctx); passage != nil; passage = passageOf(passage.context.Context) {
+		if passage.verdict != nil {
+			return passage.verdict, true
 		}
 	}
 	return nil, false
@@ -118,27 +118,27 @@ type Outcome struct {
 
 // FailuresOnly is for [Rate].Settle: responses with a status from 400 on are charged, and others given back. So a
 // limit on logins counts wrong passwords. Attempts at the same time each need a unit until they are handled.
-func FailuresOnly(_ *http.Request, o Outcome) int64 {
-	if o.Status < http.StatusBadRequest {
+func FailuresOnly(_ *http.Request, outcome Outcome) int64 {
+	if outcome.Status < http.StatusBadRequest {
 		return 0
 	}
-	return o.Cost
+	return outcome.Cost
 }
 
 // BytesWritten is for [Rate].Settle: the units are the bytes of the body. Without a Cost, 1 unit is charged to get in.
-func BytesWritten(_ *http.Request, o Outcome) int64 { return o.Bytes }
+func BytesWritten(_ *http.Request, outcome Outcome) int64 { return outcome.Bytes }
 
 // SetCost says how many units the request of a handler has used, under the rule with this Limiter: that of the rule,
 // not what its Plan made of it. It is to be called with the context of the handler's request, before the handler
 // returns; the last call counts. It returns [core.ErrInvalid] for negative units, and [core.ErrSettled] if no rule of
 // the limiter with Cost or Settle has charged the request, or if the request has been handled. It is safe for
 // concurrent use.
-func SetCost(ctx context.Context, l *core.Limiter, units int64) error {
+func SetCost(ctx context.Context, limiter *core.Limiter, units int64) error {
 	if units < 0 {
 		return fmt.Errorf("%w: a cost of %d units", core.ErrInvalid, units)
 	}
-	for p := passageOf(ctx); p != nil; p = passageOf(p.context.Context) {
-		if p.setCost(l, units) {
+	for passage := passageOf(ctx); passage != nil; passage = passageOf(passage.context.Context) {
+		if passage.setCost(limiter, units) {
 			return nil
 		}
 	}

@@ -26,12 +26,12 @@ type gate struct {
 	server  *step.Policy // nil: nothing passes that a server could answer
 }
 
-func newGate(l *backend.Limiter, own *backend.Policies) (*gate, error) {
+func newGate(limiter *backend.Limiter, own *backend.Policies) (*gate, error) {
 	if own.Constant && own.Max == 0 {
-		return &gate{limiter: l.Constant(own)}, nil
+		return &gate{limiter: limiter.Constant(own)}, nil
 	}
 	var faults []error
-	block := backend.Prepare(l.Name(), []backend.Policy{{Name: blockPolicy, Numbers: step.Numbers{
+	block := backend.Prepare(limiter.Name(), []backend.Policy{{Name: blockPolicy, Numbers: step.Numbers{
 		Kind: step.TokenBucket, Limit: 1, Period: 1, Burst: 1, Debt: 2 * longestBlock.Microseconds(),
 	}}}, func(_ int, err error) { faults = append(faults, err) })
 	all := &backend.Policies{Max: own.Max}
@@ -39,14 +39,14 @@ func newGate(l *backend.Limiter, own *backend.Policies) (*gate, error) {
 		all.List = slices.Clone(own.List)
 		all.List[len(all.List)-1].Last = false
 	}
-	if slices.ContainsFunc(all.List, func(p step.Policy) bool { return p.Name == blockPolicy }) || len(all.List) == backend.MaxPolicies {
+	if slices.ContainsFunc(all.List, func(policy step.Policy) bool { return policy.Name == blockPolicy }) || len(all.List) == backend.MaxPolicies {
 		faults = append(faults, fmt.Errorf("it has at most %d policies, none of them named %q", backend.MaxPolicies-1, blockPolicy))
 	}
 	all.List = append(all.List, block.List[0])
 	server := &all.List[len(all.List)-1]
 	server.Free = true
-	faults = append(faults, l.Stores().Rates.Prepare(all.List[len(all.List)-1:]))
-	return &gate{l.Constant(all), server}, errors.Join(faults...)
+	faults = append(faults, limiter.Stores().Rates.Prepare(all.List[len(all.List)-1:]))
+	return &gate{limiter.Constant(all), server}, errors.Join(faults...)
 }
 
 // block lets nobody of a key through for so many microseconds. Of several times the longest applies: what others have
@@ -55,22 +55,25 @@ func (g *gate) block(ctx context.Context, key string, units int64) bool {
 	if g.server == nil {
 		return true
 	}
-	var c step.Cell
-	c.Set(g.server, key, step.Hash(key), 0)
-	cells := []step.Cell{c}
+	var cell step.Cell
+	cell.Set(g.server, key, step.Hash(key), 0)
+	cells := []step.Cell{cell}
 	_, err := g.limiter.Stores().Rates.Ask(ctx, step.Peek, cells)
-	if left := units - cells[0].RetryAfter; err == nil && left > 0 && cells[0].Source != step.SourceOpen {
-		cells[0] = c
+	left := units - cells[0].RetryAfter
+	if err == nil && left > 0 && cells[0].Source != step.SourceOpen {
+		cells[0] = cell
 		cells[0].Units = left
 		_, err = g.limiter.Stores().Rates.Ask(ctx, step.Settle, cells)
-		if surplus := cells[0].RetryAfter - units; err == nil && surplus > 0 {
+		surplus := cells[0].RetryAfter - units
+		if err == nil && surplus > 0 {
 			cells[0].Units = -surplus
 			_, err = g.limiter.Stores().Rates.Ask(ctx, step.Settle, cells)
 		}
 	}
 	kept := err == nil && cells[0].Source != step.SourceOpen
-	if o := g.limiter.Stores().Observer; o != nil && o.Decided != nil && !kept {
-		o.Decided(ctx, store.DecisionEvent{Limiter: g.limiter.Name(), Units: units, Source: cells[0].Source, Err: err})
+	observer := g.limiter.Stores().Observer
+	if observer != nil && observer.Decided != nil && !kept {
+		observer.Decided(ctx, store.DecisionEvent{Limiter: g.limiter.Name(), Units: units, Source: cells[0].Source, Err: err})
 	}
 	return kept
 }

@@ -15,7 +15,9 @@ func origin(r *http.Request) (string, error) {
 	if r.URL == nil || r.URL.Host == "" {
 		return "", errors.New("the URL has no host")
 	}
-	scheme, host, port := asciiLower(r.URL.Scheme), r.URL.Hostname(), r.URL.Port()
+	scheme := asciiLower(r.URL.Scheme)
+	host := r.URL.Hostname()
+	port := r.URL.Port()
 	if ip, err := netip.ParseAddr(host); err == nil {
 		host = ip.Unmap().String() // a zone keeps its case
 	} else if host = asciiLower(host); len(host) > 1 {
@@ -27,7 +29,8 @@ func origin(r *http.Request) (string, error) {
 	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
 		port = strconv.FormatUint(n, 10) // without leading zeros
 	}
-	if own := scheme + ":" + port; port == "" || own == "http:80" || own == "https:443" {
+	own := scheme + ":" + port
+	if port == "" || own == "http:80" || own == "https:443" {
 		return scheme + "://" + host, nil
 	}
 	return scheme + "://" + host + ":" + port, nil
@@ -35,8 +38,8 @@ func origin(r *http.Request) (string, error) {
 
 // asciiLower leaves bytes alone that strings.ToLower would make equal: those that are not valid
 // UTF-8, and the Kelvin sign and k.
-func asciiLower(s string) string {
-	lower := []byte(s)
+func asciiLower(text string) string {
+	lower := []byte(text)
 	for i, c := range lower {
 		if 'A' <= c && c <= 'Z' {
 			lower[i] = c + 'a' - 'A'

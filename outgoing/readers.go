@@ -64,7 +64,8 @@ func OpenAI(r *http.Response, _ time.Time) time.Duration {
 			continue
 		}
 		reset := r.Header.Get("X-Ratelimit-Reset-" + of)
-		if d, err := time.ParseDuration(reset); err == nil {
+		d, err := time.ParseDuration(reset)
+		if err == nil {
 			wait = max(wait, d)
 		} else if d, ok := amount(reset, time.Second); ok {
 			wait = max(wait, d)
@@ -84,7 +85,8 @@ func Anthropic(r *http.Response, now time.Time) time.Duration {
 		if r.Header.Get("Anthropic-Ratelimit-"+of+"-Remaining") != "0" {
 			continue
 		}
-		if reset, err := time.Parse(time.RFC3339, r.Header.Get("Anthropic-Ratelimit-"+of+"-Reset")); err == nil {
+		reset, err := time.Parse(time.RFC3339, r.Header.Get("Anthropic-Ratelimit-"+of+"-Reset"))
+		if err == nil {
 			wait = max(wait, reset.Sub(now))
 		}
 	}
@@ -99,9 +101,9 @@ const longestSeconds = int64(1 << 33)
 const longestField = 64 << 10
 
 // retryAfter returns the longest of the Retry-After fields that are valid: there should be one.
-func retryAfter(h http.Header, now time.Time) time.Duration {
+func retryAfter(header http.Header, now time.Time) time.Duration {
 	var wait time.Duration
-	for _, field := range h.Values("Retry-After") {
+	for _, field := range header.Values("Retry-After") {
 		if d, ok := amount(field, time.Second); ok {
 			wait = max(wait, d)
 		} else if date, err := http.ParseTime(field); err == nil {
@@ -131,20 +133,20 @@ func amount(text string, unit time.Duration) (wait time.Duration, ok bool) {
 }
 
 // digits returns a number of digits only. What is larger than an int64 is the largest.
-func digits(s string) (n int64, ok bool) {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
+func digits(text string) (n int64, ok bool) {
+	for i := range len(text) {
+		if text[i] < '0' || text[i] > '9' {
 			return 0, false
 		}
 	}
-	n, err := strconv.ParseInt(s, 10, 64)
+	n, err := strconv.ParseInt(text, 10, 64)
 	return n, err == nil || n == 1<<63-1
 }
 
 // rateLimit returns the longest t of an item with r=0 of the field RateLimit.
-func rateLimit(h http.Header) time.Duration {
+func rateLimit(header http.Header) time.Duration {
 	var wait time.Duration
-	p := sfv{strings.Join(h.Values("RateLimit"), ",")}
+	p := sfv{strings.Join(header.Values("RateLimit"), ",")}
 	if len(p.rest) > longestField {
 		return 0
 	}
@@ -196,7 +198,8 @@ func (p *sfv) item() (r, t int64, ok bool) {
 	if !p.quoted() {
 		return 0, 0, false
 	}
-	r, t = -1, -1
+	r = -1
+	t = -1
 	for p.next(';') {
 		p.spaces(" ")
 		key, n, isInteger, ok := p.pair()
@@ -242,7 +245,8 @@ func (p *sfv) quoted() bool {
 		return false
 	}
 	for i := 0; i < len(p.rest); i++ {
-		switch c := p.rest[i]; {
+		c := p.rest[i]
+		switch {
 		case c == '"':
 			p.rest = p.rest[i+1:]
 			return true
@@ -265,7 +269,8 @@ func (p *sfv) value() (n int64, isInteger, ok bool) {
 	if p.rest == "" {
 		return 0, false, false
 	}
-	switch c := p.rest[0]; {
+	c := p.rest[0]
+	switch {
 	case c == '"':
 		return 0, false, p.quoted()
 	case c == ':': // bytes

@@ -117,7 +117,8 @@ type Transport struct {
 // limiter returns the Limiter, or one of this Transport.
 func (t *Transport) limiter() *core.Limiter {
 	t.once.Do(func() {
-		if t.own = t.Limiter; t.own == nil {
+		t.own = t.Limiter
+		if t.own == nil {
 			t.own = core.NewLimiter(new(core.MemoryStore), "outgoing", core.Unlimited())
 		}
 	})
@@ -126,17 +127,18 @@ func (t *Transport) limiter() *core.Limiter {
 
 // gate returns the gate of a key.
 func (t *Transport) gate(key string) (*gate, error) {
-	l := t.limiter().Backend()
-	ps, err := l.Of(key)
+	limiter := t.limiter().Backend()
+	ps, err := limiter.Of(key)
 	if err != nil {
 		return nil, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if g := t.gates[ps]; g != nil {
-		return g, nil
+	reserved := t.gates[ps]
+	if reserved != nil {
+		return reserved, nil
 	}
-	g, err := newGate(l, ps)
+	g, err := newGate(limiter, ps)
 	if err != nil {
 		return nil, fmt.Errorf("the Limiter cannot have the policy that blocks keys: %w", err)
 	}
@@ -147,9 +149,9 @@ func (t *Transport) gate(key string) (*gate, error) {
 	return g, nil
 }
 
-// keepBack lets nobody of a key through for a time, at most MaxBlock, and up to a tenth of it more. It returns that time,
-// and whether the store sees to it. It goes on when the caller has gone, so that others learn of the refusal.
-func (t *Transport) keepBack(ctx context.Context, g *gate, key string, d time.Duration) (wait time.Duration, kept bool) {
+// keepBack lets nobody of a key through for a time, at most MaxBlock, and up to a tenth of it more. It returns that
+// time, and whether the store sees to it. It goes on when the caller has gone, so that others learn of the refusal.
+func (t *Transport) keepBack(ctx context.Context, reserved *gate, key string, d time.Duration) (wait time.Duration, kept bool) {
 	wait = min(d, withDefault(t.MaxBlock, defaultMaxBlock))
 	if wait <= 0 {
 		return 0, true
@@ -157,7 +159,7 @@ func (t *Transport) keepBack(ctx context.Context, g *gate, key string, d time.Du
 	wait += rand.N(min(wait/10, time.Second) + 1)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), blockTime)
 	defer cancel()
-	return wait, g.block(ctx, key, (wait + blockGrain).Microseconds())
+	return wait, reserved.block(ctx, key, (wait + blockGrain).Microseconds())
 }
 
 func withDefault(d, standard time.Duration) time.Duration {
@@ -210,14 +212,16 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if !refused || repeated == t.Retries || wait < asked { // which MaxBlock has cut
 			return response, nil
 		}
-		if end, _ := waiting.Deadline(); time.Until(end) < wait {
+		end, _ := waiting.Deadline()
+		if time.Until(end) < wait {
 			return response, nil
 		}
 		again := again(r, response)
 		if again == nil {
 			return response, nil
 		}
-		if refusal = response; response.Body != nil { // as http.Client permits
+		refusal = response
+		if response.Body != nil { // as http.Client permits
 			response.Body = drain(response.Body)
 		}
 		if !kept {
@@ -259,7 +263,8 @@ func drain(body io.ReadCloser) *drained {
 	d := &drained{read: make(chan struct{})}
 	late := time.AfterFunc(drainTime, func() { _ = body.Close() }) // it ends a Read
 	go func() {
-		if _, d.err = io.CopyN(&d.text, body, drainBytes); d.err == nil {
+		_, d.err = io.CopyN(&d.text, body, drainBytes)
+		if d.err == nil {
 			d.err = io.ErrUnexpectedEOF // there may be more
 		}
 		close(d.read)
@@ -271,10 +276,10 @@ func drain(body io.ReadCloser) *drained {
 }
 
 // Read implements [io.Reader].
-func (d *drained) Read(p []byte) (int, error) {
+func (d *drained) Read(data []byte) (int, error) {
 	<-d.read
 	if d.text.Len() > 0 {
-		return d.text.Read(p)
+		return d.text.Read(data)
 	}
 	return 0, d.err
 }

@@ -90,8 +90,8 @@ const (
 	Unavailable
 
 	// EvictOldest admits the upgrade, and closes the oldest socket of the key with 1008 and ErrEvicted, on whichever
-	// server it is. So a user whose devices have all vanished can connect again. One rule of a guard may have it. Use it only
-	// for keys of one person: whoever shares the key can close the sockets of all others.
+	// server it is. So a user whose devices have all vanished can connect again. One rule of a guard may have it. Use
+	// it only for keys of one person: whoever shares the key can close the sockets of all others.
 	//
 	// A socket is not evicted in its first 10 seconds. If no socket of the key is older, or another newcomer is just
 	// taking the place of one, the upgrade is refused with 429 and a Retry-After of 5 to 10 seconds.
@@ -153,43 +153,43 @@ var (
 
 // MaxOpen returns a guard of one rule: each key has at most n sockets open at once, 0 to [core.NoLimit]. Guards with
 // the same store and name count together. MaxOpen panics if an argument is wrong.
-func MaxOpen(s core.Store, name string, key keyfuncs.Func, n int64) *Guard {
-	g, err := New(Config{Rules: []Rule{{Slots: core.NewSlots(s, name, n), Key: key}}})
+func MaxOpen(store core.Store, name string, key keyfuncs.Func, n int64) *Guard {
+	guard, err := New(Config{Rules: []Rule{{Slots: core.NewSlots(store, name, n), Key: key}}})
 	if err != nil {
 		panic(err)
 	}
-	return g
+	return guard
 }
 
 // New returns a guard. The error has all faults of the Config, one line for each rule.
-func New(c Config) (*Guard, error) {
-	if err := c.validate(); err != nil {
+func New(config Config) (*Guard, error) {
+	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	g := &Guard{config: c, id: rand.Text(), evictAge: minEvictAge, sockets: make(map[*Socket]struct{}), empty: make(chan struct{})}
-	g.rules = engine.Rules{Watch: engine.NewWatch("websocketmw", c.Logger, false), LeastPause: 5, MostPause: 10}
-	for i, r := range c.Rules {
-		g.rules.Slots = append(g.rules.Slots, engine.SlotsRule{
+	guard := &Guard{config: config, id: rand.Text(), evictAge: minEvictAge, sockets: make(map[*Socket]struct{}), empty: make(chan struct{})}
+	guard.rules = engine.Rules{Watch: engine.NewWatch("websocketmw", config.Logger, false), LeastPause: 5, MostPause: 10}
+	for i, r := range config.Rules {
+		guard.rules.Slots = append(guard.rules.Slots, engine.SlotsRule{
 			Rule:  engine.Rule{Key: r.Key, Plan: r.Plan, Service: r.WhenFull == Unavailable},
 			Slots: r.Slots, OneMore: r.WhenFull == EvictOldest,
 		})
-		g.indexes = append(g.indexes, index{guard: g, rule: i, slots: r.Slots, lists: make(map[string]list), closeOrders: make(map[string]closeOrder)})
+		guard.indexes = append(guard.indexes, index{guard: guard, rule: i, slots: r.Slots, lists: make(map[string]list), closeOrders: make(map[string]closeOrder)})
 	}
-	for i := range g.indexes {
-		g.indexes[i].listener = g.indexes[i].hear
+	for i := range guard.indexes {
+		guard.indexes[i].listener = guard.indexes[i].hear
 	}
-	for _, in := range c.Messages {
-		g.inbound = append(g.inbound, inboundLimit{in, frames.Messages})
+	for _, in := range config.Messages {
+		guard.inbound = append(guard.inbound, inboundLimit{in, frames.Messages})
 	}
-	for _, in := range c.Bytes {
-		g.inbound = append(g.inbound, inboundLimit{in, frames.Bytes})
+	for _, in := range config.Bytes {
+		guard.inbound = append(guard.inbound, inboundLimit{in, frames.Bytes})
 	}
-	for i := range g.inbound {
-		if g.inbound[i].Key == nil {
-			g.inbound[i].Key = randomKey
+	for i := range guard.inbound {
+		if guard.inbound[i].Key == nil {
+			guard.inbound[i].Key = randomKey
 		}
 	}
-	return g, nil
+	return guard, nil
 }
 
 // randomKey is the key of a socket that is counted alone.
@@ -210,28 +210,29 @@ func (c *Config) validate() error {
 }
 
 func (c *Config) ruleFaults() (errs []error) {
-	names, evicts := make(map[string]bool), false
+	names := make(map[string]bool)
+	evicts := false
 	for i, r := range c.Rules {
-		f := engine.Faults{Where: fmt.Sprintf("websocketmw: Rules[%d]", i)}
-		f.Add(r.Slots == nil, "the Slots are nil: make them with core.NewSlots")
-		f.Add(r.Key == nil, "the Key is nil: say whose sockets are counted, with a function of package keyfuncs")
-		f.Add(r.WhenFull < Refuse || r.WhenFull > EvictOldest, "WhenFull is %d: use Refuse, Unavailable or EvictOldest", r.WhenFull)
+		faults := engine.Faults{Where: fmt.Sprintf("websocketmw: Rules[%d]", i)}
+		faults.Add(r.Slots == nil, "the Slots are nil: make them with core.NewSlots")
+		faults.Add(r.Key == nil, "the Key is nil: say whose sockets are counted, with a function of package keyfuncs")
+		faults.Add(r.WhenFull < Refuse || r.WhenFull > EvictOldest, "WhenFull is %d: use Refuse, Unavailable or EvictOldest", r.WhenFull)
 		if r.Slots != nil {
-			f.Add(names[r.Slots.Name()], "a rule before it has slots named %q, too", r.Slots.Name())
+			faults.Add(names[r.Slots.Name()], "a rule before it has slots named %q, too", r.Slots.Name())
 			names[r.Slots.Name()] = true
 		}
-		f.Add(evicts && r.WhenFull == EvictOldest, "a rule before it has EvictOldest, too")
+		faults.Add(evicts && r.WhenFull == EvictOldest, "a rule before it has EvictOldest, too")
 		evicts = evicts || r.WhenFull == EvictOldest
-		errs = append(errs, f.Err())
+		errs = append(errs, faults.Err())
 	}
 	return errs
 }
 
 func inboundFaults(field string, all []Inbound) (errs []error) {
 	for i, in := range all {
-		f := engine.Faults{Where: fmt.Sprintf("websocketmw: %s[%d]", field, i)}
-		f.Add(in.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
-		errs = append(errs, f.Err())
+		faults := engine.Faults{Where: fmt.Sprintf("websocketmw: %s[%d]", field, i)}
+		faults.Add(in.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
+		errs = append(errs, faults.Err())
 	}
 	return errs
 }

@@ -23,8 +23,8 @@ type upgradeWriter struct {
 type hijacker struct{ *upgradeWriter }
 
 // wrap returns an upgradeWriter. It has Hijack only if the writer within has: libraries look for it.
-func wrap(w http.ResponseWriter, s *Socket) http.ResponseWriter {
-	u := &upgradeWriter{w, s}
+func wrap(w http.ResponseWriter, socket *Socket) http.ResponseWriter {
+	u := &upgradeWriter{w, socket}
 	if record.CanHijack(w) {
 		return hijacker{u}
 	}
@@ -66,10 +66,10 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if rw == nil { // of a server that is not net/http's
 		rw = bufio.NewReadWriter(bufio.NewReader(inner), bufio.NewWriter(inner))
 	}
-	s := h.socket
-	c := &conn{s}
-	s.hijack(inner) // before rebase, which may wait for a limit
-	runtime.AddCleanup(c, (*Socket).endUnreachable, s)
+	socket := h.socket
+	c := &conn{socket}
+	socket.hijack(inner) // before rebase, which may wait for a limit
+	runtime.AddCleanup(c, (*Socket).endUnreachable, socket)
 	c.rebase(rw)
 	if tcp, ok := inner.(*net.TCPConn); ok {
 		return &tcpConn{c, tcp}, rw, nil
@@ -104,15 +104,16 @@ type tcpControls interface {
 // the conn, if the 101 was sent. Before that, the client must not send anything (RFC 6455, section 4.1), and
 // libraries differ in what they do with it.
 func (c *conn) rebase(rw *bufio.ReadWriter) {
-	s := c.socket
-	if n := rw.Reader.Buffered(); n > 0 {
+	socket := c.socket
+	n := rw.Reader.Buffered()
+	if n > 0 {
 		early, _ := rw.Reader.Peek(n) // cannot fail: n bytes are buffered
-		s.in.pending = append([]byte(nil), early...)
+		socket.in.pending = append([]byte(nil), early...)
 	}
 	rw.Reader.Reset(c)
-	if len(s.in.pending) > 0 {
-		if !s.upgraded.Load() {
-			s.refuse(frames.BadHandshake)
+	if len(socket.in.pending) > 0 {
+		if !socket.upgraded.Load() {
+			socket.refuse(frames.BadHandshake)
 		} else {
 			_, _ = rw.Reader.Peek(1) // so that Buffered counts them again
 		}
@@ -121,13 +122,13 @@ func (c *conn) rebase(rw *bufio.ReadWriter) {
 	rw.Writer.Reset(c)
 }
 
-func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.socket.read(p)
+func (c *conn) Read(data []byte) (int, error) {
+	n, err := c.socket.read(data)
 	runtime.KeepAlive(c)
 	return n, err
 }
-func (c *conn) Write(p []byte) (int, error) {
-	n, err := c.socket.write(p)
+func (c *conn) Write(data []byte) (int, error) {
+	n, err := c.socket.write(data)
 	runtime.KeepAlive(c)
 	return n, err
 }

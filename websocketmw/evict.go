@@ -18,25 +18,25 @@ type eviction struct {
 
 // makeRoom finds the socket to evict for a slot that was granted above a limit. If there is none, the upgrade is
 // refused.
-func (g *Guard) makeRoom(ctx context.Context, s *Socket, a *engine.Admission) bool {
-	for i, granted := range a.Decision.Slots() {
+func (g *Guard) makeRoom(ctx context.Context, socket *Socket, admission *engine.Admission) bool {
+	for i, granted := range admission.Decision.Slots() {
 		if granted.Remaining >= 0 {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 		defer cancel()
 		var oldest candidate
-		_, _ = g.indexes[i].announce(ctx, a.Claims[i].Key, order{Do: doFindOldest}, func(a answer) bool {
+		_, _ = g.indexes[i].announce(ctx, admission.Claims[i].Key, order{Do: doFindOldest}, func(a answer) bool {
 			if a.Oldest.Age > oldest.Age {
 				oldest = a.Oldest
 			}
 			return false
 		})
 		if oldest.Guard == "" {
-			g.rules.Refuse(a, i)
+			g.rules.Refuse(admission, i)
 			return false
 		}
-		s.evicts = &eviction{&g.indexes[i], a.Claims[i], order{Do: doEvict, Evicts: oldest}}
+		socket.evicts = &eviction{&g.indexes[i], admission.Claims[i], order{Do: doEvict, Evicts: oldest}}
 	}
 	return true
 }
@@ -45,12 +45,13 @@ func (g *Guard) makeRoom(ctx context.Context, s *Socket, a *engine.Admission) bo
 func (x *index) oldest(topic string, announcedAt time.Time) candidate {
 	x.guard.mu.Lock()
 	defer x.guard.mu.Unlock()
-	for s := range x.all(topic) {
-		if !s.holdsSlot {
+	for socket := range x.all(topic) {
+		if !socket.holdsSlot {
 			continue
 		}
-		if age := announcedAt.Sub(s.beganAt); age >= x.guard.evictAge {
-			return candidate{x.guard.id, s.number, age.Microseconds() + 1}
+		age := announcedAt.Sub(socket.beganAt)
+		if age >= x.guard.evictAge {
+			return candidate{x.guard.id, socket.number, age.Microseconds() + 1}
 		}
 		break // the others are younger
 	}
@@ -62,10 +63,10 @@ func (x *index) oldest(topic string, announcedAt time.Time) candidate {
 func (x *index) takeSlot(topic string, number int64) *Socket {
 	x.guard.mu.Lock()
 	defer x.guard.mu.Unlock()
-	for s := range x.all(topic) {
-		if s.number == number && s.holdsSlot {
-			s.holdsSlot = false
-			return s
+	for socket := range x.all(topic) {
+		if socket.number == number && socket.holdsSlot {
+			socket.holdsSlot = false
+			return socket
 		}
 	}
 	return nil
@@ -77,7 +78,8 @@ func (g *Guard) evict(newcomer *Socket) {
 	e := newcomer.evicts
 	ctx, cancel := context.WithTimeout(newcomer.Context(), answerTimeout)
 	defer cancel()
-	if held, err := e.claim.Slots.Count(ctx, e.claim.Key); err == nil && held <= e.claim.Slots.Limit(e.claim.Key) || newcomer.Context().Err() != nil {
+	held, err := e.claim.Slots.Count(ctx, e.claim.Key)
+	if err == nil && held <= e.claim.Slots.Limit(e.claim.Key) || newcomer.Context().Err() != nil {
 		return // somebody has left
 	}
 	done := false
@@ -92,7 +94,7 @@ func (g *Guard) evict(newcomer *Socket) {
 }
 
 // giveUp closes a newcomer whose client has left before the 101. It evicts nobody.
-func (g *Guard) giveUp(s *Socket) {
-	g.release(s)
-	s.close(nil, frames.CodeTryAgain, "the handshake was given up; try again")
+func (g *Guard) giveUp(socket *Socket) {
+	g.release(socket)
+	socket.close(nil, frames.CodeTryAgain, "the handshake was given up; try again")
 }

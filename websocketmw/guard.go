@@ -53,12 +53,12 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		s, a := g.admit(r, kind)
-		if s == nil {
-			nethttp.Refuse(w, r, a, g.config.OnRefused)
+		socket, admission := g.admit(r, kind)
+		if socket == nil {
+			nethttp.Refuse(w, r, admission, g.config.OnRefused)
 			return
 		}
-		s.serve(w, r, next)
+		socket.serve(w, r, next)
 	})
 }
 
@@ -69,34 +69,36 @@ var (
 
 // admit returns a socket that has its slots, or nil and why.
 func (g *Guard) admit(r *http.Request, kind kind) (*Socket, *engine.Admission) {
-	a := new(engine.Admission)
+	admission := new(engine.Admission)
 	switch kind {
 	case overHTTP2:
-		a.Status, a.Err = http.StatusNotImplemented, errHTTP2
-		return nil, a
+		admission.Status = http.StatusNotImplemented
+		admission.Err = errHTTP2
+		return nil, admission
 	case malformed:
-		a.Status, a.Err = http.StatusBadRequest, errMalformed
-		return nil, a
+		admission.Status = http.StatusBadRequest
+		admission.Err = errMalformed
+		return nil, admission
 	}
 	beganAt, ok := g.beginHandshake()
 	if !ok {
-		return nil, g.refuseInDrain(a)
+		return nil, g.refuseInDrain(admission)
 	}
 	defer g.endHandshake()
-	s := &Socket{guard: g, requestContext: r.Context()}
-	if !g.rules.Keys(a, r) || !s.countInbound(a, r) || !g.rules.Acquire(a, r) || !g.makeRoom(r.Context(), s, a) {
-		return nil, a
+	socket := &Socket{guard: g, requestContext: r.Context()}
+	if !g.rules.Keys(admission, r) || !socket.countInbound(admission, r) || !g.rules.Acquire(admission, r) || !g.makeRoom(r.Context(), socket, admission) {
+		return nil, admission
 	}
-	if !g.add(s, a, beganAt) {
-		a.Release()
-		return nil, g.refuseInDrain(a)
+	if !g.add(socket, admission, beganAt) {
+		admission.Release()
+		return nil, g.refuseInDrain(admission)
 	}
-	return s, a
+	return socket, admission
 }
 
-func (g *Guard) refuseInDrain(a *engine.Admission) *engine.Admission {
-	a.Status, a.Err, a.RetryAfter = http.StatusServiceUnavailable, core.ErrClosed, g.rules.Pause()
-	return a
+func (g *Guard) refuseInDrain(admission *engine.Admission) *engine.Admission {
+	admission.Status, admission.Err, admission.RetryAfter = http.StatusServiceUnavailable, core.ErrClosed, g.rules.Pause()
+	return admission
 }
 
 // beginHandshake counts a handshake, and listens to notices from now on: they may mean its socket. It returns false if
@@ -115,7 +117,8 @@ func (g *Guard) beginHandshake() (beganAt time.Time, ok bool) {
 func (g *Guard) endHandshake() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.handshakes--; g.handshakes == 0 {
+	g.handshakes--
+	if g.handshakes == 0 {
 		for i := range g.indexes {
 			clear(g.indexes[i].closeOrders)
 		}
@@ -125,7 +128,7 @@ func (g *Guard) endHandshake() {
 
 // add adds a socket that has its slots. It closes it if somebody has closed all sockets of its key since its handshake
 // began. It returns false if the guard admits no sockets any more.
-func (g *Guard) add(s *Socket, a *engine.Admission, beganAt time.Time) bool {
+func (g *Guard) add(socket *Socket, admission *engine.Admission, beganAt time.Time) bool {
 	var closing *order
 	g.mu.Lock()
 	if g.draining {
@@ -133,38 +136,39 @@ func (g *Guard) add(s *Socket, a *engine.Admission, beganAt time.Time) bool {
 		return false
 	}
 	g.lastNumber++
-	s.number, s.beganAt, s.slot, s.holdsSlot, s.links = g.lastNumber, beganAt, a.Held(), true, make([]link, len(a.Claims))
-	g.sockets[s] = struct{}{}
-	for i, c := range a.Claims {
-		s.links[i].topic = c.Slots.Notices().Topic(c.Slots.Name(), c.Key)
-		g.indexes[i].add(s)
-		if o, ok := g.indexes[i].closeOrders[s.links[i].topic]; ok && !beganAt.After(o.announcedAt) {
+	socket.number, socket.beganAt, socket.slot, socket.holdsSlot, socket.links = g.lastNumber, beganAt, admission.Held(), true, make([]link, len(admission.Claims))
+	g.sockets[socket] = struct{}{}
+	for i, c := range admission.Claims {
+		socket.links[i].topic = c.Slots.Notices().Topic(c.Slots.Name(), c.Key)
+		g.indexes[i].add(socket)
+		o, ok := g.indexes[i].closeOrders[socket.links[i].topic]
+		if ok && !beganAt.After(o.announcedAt) {
 			closing = &o.order
 		}
 	}
 	g.mu.Unlock()
 	if closing != nil {
-		s.close(nil, closing.Code, closing.Reason)
+		socket.close(nil, closing.Code, closing.Reason)
 	}
 	return true
 }
 
 // release releases the slots of a socket.
-func (g *Guard) release(s *Socket) {
+func (g *Guard) release(socket *Socket) {
 	g.mu.Lock()
-	s.holdsSlot = false // first: a newcomer may have the slot at once
+	socket.holdsSlot = false // first: a newcomer may have the slot at once
 	g.mu.Unlock()
-	if s.slot != nil {
-		s.slot.Release()
+	if socket.slot != nil {
+		socket.slot.Release()
 	}
 }
 
-func (g *Guard) remove(s *Socket) {
+func (g *Guard) remove(socket *Socket) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.sockets, s)
-	for i := range s.links {
-		g.indexes[i].remove(s)
+	delete(g.sockets, socket)
+	for i := range socket.links {
+		g.indexes[i].remove(socket)
 	}
 	g.stopIfEmpty()
 }
@@ -174,8 +178,8 @@ func (g *Guard) oldestFirst() []*Socket {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	all := make([]*Socket, 0, len(g.sockets))
-	for s := range g.sockets {
-		all = append(all, s)
+	for socket := range g.sockets {
+		all = append(all, socket)
 	}
 	slices.SortFunc(all, func(a, b *Socket) int { return int(a.number - b.number) })
 	return all

@@ -74,10 +74,10 @@ func (g *Guard) delays() bool {
 }
 
 // countInbound finds out whom the limits count, or refuses the upgrade.
-func (s *Socket) countInbound(a *engine.Admission, r *http.Request) bool {
+func (s *Socket) countInbound(admission *engine.Admission, r *http.Request) bool {
 	for i := range s.guard.inbound {
 		limit := &s.guard.inbound[i]
-		key, plan, ok := s.guard.rules.Whom(a, r, &engine.Rule{Key: limit.Key, Plan: limit.Plan}, limit.Limiter.Name())
+		key, plan, ok := s.guard.rules.Whom(admission, r, &engine.Rule{Key: limit.Key, Plan: limit.Plan}, limit.Limiter.Name())
 		if !ok {
 			return false
 		}
@@ -87,28 +87,29 @@ func (s *Socket) countInbound(a *engine.Admission, r *http.Request) bool {
 }
 
 // read reads what the limits admit.
-func (s *Socket) read(p []byte) (int, error) {
+func (s *Socket) read(data []byte) (int, error) {
 	in := &s.in
 	if in.violation != nil {
 		return 0, s.readRest()
 	}
-	n, err := s.receive(p[:min(len(p), maxRead)])
+	n, err := s.receive(data[:min(len(data), maxRead)])
 	if n > 0 && s.discards.Load() {
-		if in.discarding = in.discarding || in.inspector.Between(); in.discarding {
-			return s.readClose(p, n, err)
+		in.discarding = in.discarding || in.inspector.Between()
+		if in.discarding {
+			return s.readClose(data, n, err)
 		}
 		rest := min(n, in.inspector.Rest()) // of a frame that the library has begun to read
-		s.holdBack(p[rest:n])
+		s.holdBack(data[rest:n])
 		n = rest
 	}
 	if n == 0 {
 		return 0, err
 	}
-	admitted := s.admitBytes(p[:n])
+	admitted := s.admitBytes(data[:n])
 	if admitted == n {
 		return n, err
 	}
-	s.holdBack(p[admitted:n])
+	s.holdBack(data[admitted:n])
 	if admitted == 0 {
 		return 0, s.readRest()
 	}
@@ -116,12 +117,12 @@ func (s *Socket) read(p []byte) (int, error) {
 }
 
 // receive reads pending bytes first.
-func (s *Socket) receive(p []byte) (n int, err error) {
+func (s *Socket) receive(data []byte) (n int, err error) {
 	if len(s.in.pending) > 0 {
-		n = copy(p, s.in.pending)
+		n = copy(data, s.in.pending)
 		s.in.pending = s.in.pending[n:]
 	} else {
-		n, err = s.conn.Read(p)
+		n, err = s.conn.Read(data)
 	}
 	if n > 0 && s.guard.config.MaxIdle > 0 {
 		s.lastRead.Store(int64(time.Since(s.openedAt)))
@@ -130,27 +131,28 @@ func (s *Socket) receive(p []byte) (n int, err error) {
 }
 
 // holdBack keeps bytes for the next read.
-func (s *Socket) holdBack(p []byte) { s.in.pending = slices.Concat(p, s.in.pending) }
+func (s *Socket) holdBack(data []byte) { s.in.pending = slices.Concat(data, s.in.pending) }
 
 // manyFrames has room for the frames of a read.
 var manyFrames = sync.Pool{New: func() any { return new([]frames.Frame) }}
 
-// admitBytes charges p, which is not empty, and returns how many bytes of it the handler may read. If that is 0, the
+// admitBytes charges data, which is not empty, and returns how many bytes of it the handler may read. If that is 0, the
 // socket must be closed.
-func (s *Socket) admitBytes(p []byte) int {
+func (s *Socket) admitBytes(data []byte) int {
 	in := &s.in
 	if s.out.pings.Load() > 0 {
 		in.inspector.Pongs += s.out.pings.Swap(0)
 	}
 	var found frames.List
 	extensions := frames.Extensions(s.extensions.Load())
-	if !found.Walk(&in.inspector, p, extensions) {
+	if !found.Walk(&in.inspector, data, extensions) {
 		many := manyFrames.Get().(*[]frames.Frame)
 		defer manyFrames.Put(many)
-		if most := frames.MostIn(len(p)); len(*many) < most {
+		most := frames.MostIn(len(data))
+		if len(*many) < most {
 			*many = make([]frames.Frame, most)
 		}
-		found.Continue(p, extensions, *many)
+		found.Continue(data, extensions, *many)
 	}
 	span, wait := s.charge(&found)
 	for wait > 0 {
@@ -179,16 +181,18 @@ func (s *Socket) charge(found *frames.List) (span *frames.Span, wait time.Durati
 	span = &found.Span
 	room := frames.Unlimited()
 	for i := range in.counts {
-		count, limit := &in.counts[i], &s.guard.inbound[i]
+		count := &in.counts[i]
+		limit := &s.guard.inbound[i]
 		need := span.Used[limit.unit] - count.charged
 		if need <= 0 {
 			continue
 		}
-		d, got, err := count.limiter.AllowAtMost(s.Context(), count.key, need)
+		decision, got, err := count.limiter.AllowAtMost(s.Context(), count.key, need)
 		if err != nil && limit.Delay {
 			got = need // it is read at once
 		}
-		if count.charged += got; got == need {
+		count.charged += got
+		if got == need {
 			continue
 		}
 		room[limit.unit] = count.charged
@@ -198,7 +202,8 @@ func (s *Socket) charge(found *frames.List) (span *frames.Span, wait time.Durati
 			if span.N > 0 { // the rest is for the next read
 				continue
 			}
-			if wait = s.delay(d.RetryAfter); wait > 0 {
+			wait = s.delay(decision.RetryAfter)
+			if wait > 0 {
 				return span, wait
 			}
 		}
@@ -207,11 +212,14 @@ func (s *Socket) charge(found *frames.List) (span *frames.Span, wait time.Durati
 			return span, 0
 		}
 	}
-	if need := span.Used[frames.Controls]; need > 0 {
-		if got := in.takeControls(time.Since(s.openedAt), need); got < need {
+	need := span.Used[frames.Controls]
+	if need > 0 {
+		got := in.takeControls(time.Since(s.openedAt), need)
+		if got < need {
 			room[frames.Controls] = got
 			cut := found.Cut(room)
-			span, in.violation = &cut, &violation{ErrFlood, frames.CodePolicy, "too many control frames", errReadFlood}
+			span = &cut
+			in.violation = &violation{ErrFlood, frames.CodePolicy, "too many control frames", errReadFlood}
 		}
 	}
 	for i := range in.counts {
@@ -229,17 +237,18 @@ func (in *input) takeControls(now time.Duration, n int64) int64 {
 }
 
 // overLimit is why a socket over a limit is closed. The error is that of the limiter.
-func (s *Socket) overLimit(l *core.Limiter, err error) *violation {
+func (s *Socket) overLimit(limiter *core.Limiter, err error) *violation {
 	if err != nil {
 		return &violation{fmt.Errorf("%w: %w", ErrFlood, err), frames.CodeTryAgain, "try again later", errReadFlood}
 	}
-	return &violation{ErrFlood, frames.CodePolicy, fmt.Sprintf("over the limit %q", l.Name()), errReadFlood}
+	return &violation{ErrFlood, frames.CodePolicy, fmt.Sprintf("over the limit %q", limiter.Name()), errReadFlood}
 }
 
 // delay returns for how long to delay a read, or 0 if it would be too long.
 func (s *Socket) delay(d time.Duration) time.Duration {
 	most := maxDelay
-	if by := s.readBy.Load(); by != nil && !by.IsZero() {
+	by := s.readBy.Load()
+	if by != nil && !by.IsZero() {
 		most = min(most, time.Until(*by)/2)
 	}
 	if d > most {
@@ -271,11 +280,11 @@ func (s *Socket) pause(d time.Duration) bool {
 }
 
 // readClose is read once what the client sends is not wanted any more: it reads nothing but the client's Close frame.
-// The first n bytes of p were read already, with the error. The first call is at a frame's beginning.
-func (s *Socket) readClose(p []byte, n int, err error) (int, error) {
+// The first n bytes of data were read already, with the error. The first call is at a frame's beginning.
+func (s *Socket) readClose(data []byte, n int, err error) (int, error) {
 	for {
 		var fault string
-		n, fault = s.in.inspector.OnlyClose(p[:n], frames.Extensions(s.extensions.Load()))
+		n, fault = s.in.inspector.OnlyClose(data[:n], frames.Extensions(s.extensions.Load()))
 		switch {
 		case fault != "":
 			s.refuse(fault)
@@ -283,7 +292,7 @@ func (s *Socket) readClose(p []byte, n int, err error) (int, error) {
 		case n > 0 || err != nil:
 			return n, err
 		}
-		n, err = s.receive(p)
+		n, err = s.receive(data)
 	}
 }
 

@@ -35,46 +35,47 @@ type closeOrder struct {
 }
 
 // add adds the youngest socket.
-func (x *index) add(s *Socket) {
-	l := x.link(s)
-	sockets, others := x.lists[l.topic]
+func (x *index) add(socket *Socket) {
+	link := x.link(socket)
+	sockets, others := x.lists[link.topic]
 	if others {
-		l.previous, x.link(sockets.last).next = sockets.last, s
+		link.previous = sockets.last
+		x.link(sockets.last).next = socket
 	} else {
-		sockets.first = s
+		sockets.first = socket
 	}
-	sockets.last = s
-	x.lists[l.topic] = sockets
+	sockets.last = socket
+	x.lists[link.topic] = sockets
 }
 
-func (x *index) link(s *Socket) *link { return &s.links[x.rule] }
+func (x *index) link(socket *Socket) *link { return &socket.links[x.rule] }
 
 // remove removes a socket.
-func (x *index) remove(s *Socket) {
-	l := x.link(s)
-	sockets := x.lists[l.topic]
-	if l.previous != nil {
-		x.link(l.previous).next = l.next
+func (x *index) remove(socket *Socket) {
+	link := x.link(socket)
+	sockets := x.lists[link.topic]
+	if link.previous != nil {
+		x.link(link.previous).next = link.next
 	} else {
-		sockets.first = l.next
+		sockets.first = link.next
 	}
-	if l.next != nil {
-		x.link(l.next).previous = l.previous
+	if link.next != nil {
+		x.link(link.next).previous = link.previous
 	} else {
-		sockets.last = l.previous
+		sockets.last = link.previous
 	}
 	if sockets.first == nil {
-		delete(x.lists, l.topic)
+		delete(x.lists, link.topic)
 	} else {
-		x.lists[l.topic] = sockets
+		x.lists[link.topic] = sockets
 	}
 }
 
 // all returns the sockets of a topic, the oldest first.
 func (x *index) all(topic string) iter.Seq[*Socket] {
 	return func(yield func(*Socket) bool) {
-		for s := x.lists[topic].first; s != nil; s = x.link(s).next {
-			if !yield(s) {
+		for socket := x.lists[topic].first; socket != nil; socket = x.link(socket).next {
+			if !yield(socket) {
 				return
 			}
 		}

@@ -56,8 +56,8 @@ func (g *Guard) listen() {
 		return
 	}
 	for i := range g.indexes {
-		x := &g.indexes[i]
-		g.stopListening = append(g.stopListening, x.slots.Backend().Notices().Listen(x.slots.Name(), x.listener))
+		index := &g.indexes[i]
+		g.stopListening = append(g.stopListening, index.slots.Backend().Notices().Listen(index.slots.Name(), index.listener))
 	}
 }
 
@@ -76,30 +76,30 @@ func (x *index) announce(ctx context.Context, key string, o order, heard func(an
 }
 
 // hear does what a notice says, and answers it.
-func (x *index) hear(h backend.Heard) (reply backend.NoticeAnswer) {
+func (x *index) hear(heard backend.Heard) (reply backend.NoticeAnswer) {
 	var o order
-	if json.Unmarshal([]byte(h.Text), &o) != nil {
+	if json.Unmarshal([]byte(heard.Text), &o) != nil {
 		return reply
 	}
 	var a answer
-	announcedAt := time.Now().Add(-h.Age)
+	announcedAt := time.Now().Add(-heard.Age)
 	switch o.Do {
 	case doFindOldest:
-		a.Oldest = x.oldest(h.Topic, announcedAt)
+		a.Oldest = x.oldest(heard.Topic, announcedAt)
 	case doEvict:
-		if o.Evicts.Guard == x.guard.id && h.Age < searchTimeout {
-			s := x.takeSlot(h.Topic, o.Evicts.Number)
+		if o.Evicts.Guard == x.guard.id && heard.Age < searchTimeout {
+			socket := x.takeSlot(heard.Topic, o.Evicts.Number)
 			a.Done = true
-			if s != nil { // the slot is free only when the newcomer can know why
+			if socket != nil { // the slot is free only when the newcomer can know why
 				reply.Then = func() {
-					s.slot.Release()
-					s.close(ErrEvicted, frames.CodePolicy, "another socket has taken the place of this one")
+					socket.slot.Release()
+					socket.close(ErrEvicted, frames.CodePolicy, "another socket has taken the place of this one")
 				}
 			}
 		}
 	case doClose:
-		for _, s := range x.keepCloseOrder(h.Topic, closeOrder{o, announcedAt}) {
-			if s.close(nil, o.Code, o.Reason) {
+		for _, other := range x.keepCloseOrder(heard.Topic, closeOrder{o, announcedAt}) {
+			if other.close(nil, o.Code, o.Reason) {
 				a.Open++
 			}
 		}
@@ -112,16 +112,16 @@ func (x *index) hear(h backend.Heard) (reply backend.NoticeAnswer) {
 }
 
 // CloseAll closes the sockets of a key, as [Socket.Close] does, on all servers whose guards have a rule with slots of
-// that store and name. It also closes those of handshakes that have begun at a guard in the minute before the call, and no
-// later ones: so first make sure that the user cannot connect again, then call CloseAll. The key is what the rule's Key
-// returns. OnClosed gets nil.
+// that store and name. It also closes those of handshakes that have begun at a guard in the minute before the call, and
+// no later ones: so first make sure that the user cannot connect again, then call CloseAll. The key is what the rule's
+// Key returns. OnClosed gets nil.
 //
 // CloseAll takes 2 seconds at most, and mostly a quarter of a second over Redis. It returns how many sockets it has
 // begun to close, without those whose handshakes are still being checked. If a server has not answered, the error wraps
 // core.ErrUnavailable: call CloseAll again. If no rule of this guard has the slots, it wraps core.ErrInvalid.
 func (g *Guard) CloseAll(ctx context.Context, slots *core.Slots, key string, code int, reason string) (n int, err error) {
-	x := g.indexOf(slots)
-	if x == nil {
+	index := g.indexOf(slots)
+	if index == nil {
 		return 0, fmt.Errorf("%w: no rule of the guard has the slots", core.ErrInvalid)
 	}
 	if ctx == nil {
@@ -129,7 +129,7 @@ func (g *Guard) CloseAll(ctx context.Context, slots *core.Slots, key string, cod
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	silent, err := x.announce(ctx, key, order{Do: doClose, Code: code, Reason: frames.Reason(reason)}, func(a answer) bool {
+	silent, err := index.announce(ctx, key, order{Do: doClose, Code: code, Reason: frames.Reason(reason)}, func(a answer) bool {
 		n += a.Open
 		return false
 	})
@@ -153,19 +153,19 @@ func (g *Guard) indexOf(slots *core.Slots) *index {
 // keepCloseOrder returns the sockets of a topic that an order means, and keeps it for those that are added later but
 // whose handshakes began before: in two steps, one could slip between them. Sockets that are being evicted are among
 // those it returns: they may still be open.
-func (x *index) keepCloseOrder(topic string, o closeOrder) (open []*Socket) {
+func (x *index) keepCloseOrder(topic string, order closeOrder) (open []*Socket) {
 	x.guard.mu.Lock()
 	defer x.guard.mu.Unlock()
-	if o.announcedAt.Sub(x.sweptAt) > closeOrderTimeout {
-		x.sweptAt = o.announcedAt
-		maps.DeleteFunc(x.closeOrders, func(_ string, old closeOrder) bool { return o.announcedAt.Sub(old.announcedAt) > closeOrderTimeout })
+	if order.announcedAt.Sub(x.sweptAt) > closeOrderTimeout {
+		x.sweptAt = order.announcedAt
+		maps.DeleteFunc(x.closeOrders, func(_ string, old closeOrder) bool { return order.announcedAt.Sub(old.announcedAt) > closeOrderTimeout })
 	}
-	if x.guard.handshakes > 0 && x.closeOrders[topic].announcedAt.Before(o.announcedAt) {
-		x.closeOrders[topic] = o
+	if x.guard.handshakes > 0 && x.closeOrders[topic].announcedAt.Before(order.announcedAt) {
+		x.closeOrders[topic] = order
 	}
-	for s := range x.all(topic) {
-		if !s.beganAt.After(o.announcedAt) {
-			open = append(open, s)
+	for socket := range x.all(topic) {
+		if !socket.beganAt.After(order.announcedAt) {
+			open = append(open, socket)
 		}
 	}
 	return open

@@ -25,14 +25,14 @@ type output struct {
 const discardTime = 10 * time.Millisecond // how long a write takes that is dropped
 
 // write writes what the library does, and the guard's Close frame at the end of a frame.
-func (s *Socket) write(p []byte) (n int, err error) {
+func (s *Socket) write(data []byte) (n int, err error) {
 	s.out.mu.Lock()
 	if !s.upgraded.Load() {
-		n, err = s.writeResponse(p)
+		n, err = s.writeResponse(data)
 	}
-	if err == nil && n < len(p) {
+	if err == nil && n < len(data) {
 		var m int
-		m, err = s.writeFrames(p[n:])
+		m, err = s.writeFrames(data[n:])
 		n += m
 	}
 	s.out.mu.Unlock()
@@ -40,20 +40,20 @@ func (s *Socket) write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// writeResponse writes the part of p that belongs to the library's response.
-func (s *Socket) writeResponse(p []byte) (int, error) {
+// writeResponse writes the part of data that belongs to the library's response.
+func (s *Socket) writeResponse(data []byte) (int, error) {
 	var response frames.Response
 	if s.out.response != nil {
 		response = *s.out.response
 	}
-	n, switched := response.Scan(p)
+	n, switched := response.Scan(data)
 	if switched {
 		s.extensions.Store(uint32(response.Extensions))
 		s.out.response = nil
 	} else {
 		s.out.response = keep(response)
 	}
-	if m, err := s.conn.Write(p[:n]); err != nil {
+	if m, err := s.conn.Write(data[:n]); err != nil {
 		return m, err
 	}
 	if switched {
@@ -66,11 +66,12 @@ func (s *Socket) writeResponse(p []byte) (int, error) {
 func keep(r frames.Response) *frames.Response { return &r }
 
 // writeFrames writes frames. If the guard wants to close, it stops at the end of the current frame.
-func (s *Socket) writeFrames(p []byte) (n int, err error) {
+func (s *Socket) writeFrames(data []byte) (n int, err error) {
 	if s.out.wantsClose.Load() && !s.out.closed {
 		ahead := s.out.walker
-		if k := ahead.Finish(p); k > 0 {
-			if n, err = s.writeThrough(p[:k]); err != nil {
+		k := ahead.Finish(data)
+		if k > 0 {
+			if n, err = s.writeThrough(data[:k]); err != nil {
 				return n, err
 			}
 		}
@@ -78,31 +79,31 @@ func (s *Socket) writeFrames(p []byte) (n int, err error) {
 	}
 	switch {
 	case s.out.discards:
-		return s.discardWrite(n, p)
-	case n == len(p):
+		return s.discardWrite(n, data)
+	case n == len(data):
 		return n, nil
 	}
-	m, err := s.writeThrough(p[n:])
+	m, err := s.writeThrough(data[n:])
 	return n + m, err
 }
 
-// discardWrite reports all of p as written, though only n bytes were: after an error the handler might close the connection
-// before the peer has read the Close frame. It waits, so that a handler that keeps writing does not spin.
-func (s *Socket) discardWrite(n int, p []byte) (int, error) {
+// discardWrite reports all of data as written, though only n bytes were: after an error the handler might close the
+// connection before the peer has read the Close frame. It waits, so that a handler that keeps writing does not spin.
+func (s *Socket) discardWrite(n int, data []byte) (int, error) {
 	pause := time.NewTimer(discardTime)
 	defer pause.Stop()
 	select {
 	case <-s.Context().Done():
 		return n, net.ErrClosed
 	case <-pause.C:
-		return len(p), nil
+		return len(data), nil
 	}
 }
 
-// writeThrough writes p and follows its frames.
-func (s *Socket) writeThrough(p []byte) (int, error) {
-	n, err := s.conn.Write(p)
-	closes, pings := s.out.walker.Walk(p[:n])
+// writeThrough writes data and follows its frames.
+func (s *Socket) writeThrough(data []byte) (int, error) {
+	n, err := s.conn.Write(data)
+	closes, pings := s.out.walker.Walk(data[:n])
 	s.out.closed = s.out.closed || closes
 	if pings > 0 {
 		s.out.pings.Add(pings)
@@ -116,8 +117,8 @@ func (s *Socket) requestClose() {
 	s.trySendClose()
 }
 
-// trySendClose is called after wantsClose was set and after every write, so that the Close frame is written by whichever
-// comes last.
+// trySendClose is called after wantsClose was set and after every write, so that the Close frame is written by
+// whichever comes last.
 func (s *Socket) trySendClose() {
 	if s.out.wantsClose.Load() && s.out.mu.TryLock() {
 		s.sendClose()
@@ -133,7 +134,8 @@ func (s *Socket) sendClose() {
 	s.mu.Lock()
 	why := *s.closing
 	s.mu.Unlock()
-	s.out.closed, s.out.discards = true, true
+	s.out.closed = true
+	s.out.discards = true
 	_ = s.conn.SetWriteDeadline(why.until)
 	_, _ = s.conn.Write(frames.Close(why.code, why.reason))
 }

@@ -14,8 +14,8 @@ import (
 // Config.Drain, the oldest first. It returns when all are closed and OnClosed has returned. When the last Close frame
 // is 5 seconds old or ctx is done, it closes the connections that are left, without waiting for them.
 //
-// Then it closes the slots of the rules (see [core.Slots.Close]), also for other guards that have them, for 5 seconds at
-// most. The error joins theirs, and the cause of ctx if that was done before the sockets were closed.
+// Then it closes the slots of the rules (see [core.Slots.Close]), also for other guards that have them, for 5 seconds
+// at most. The error joins theirs, and the cause of ctx if that was done before the sockets were closed.
 //
 // Call Shutdown before [http.Server.Shutdown], which neither closes WebSockets nor waits for them.
 func (g *Guard) Shutdown(ctx context.Context) error {
@@ -33,8 +33,8 @@ func (g *Guard) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		late = context.Cause(ctx)
 	}
-	for _, s := range g.oldestFirst() {
-		go s.end() //nolint:errcheck // TLS may take seconds
+	for _, socket := range g.oldestFirst() {
+		go socket.end() //nolint:errcheck // TLS may take seconds
 	}
 	return errors.Join(late, g.closeSlots(ctx))
 }
@@ -53,12 +53,14 @@ func (g *Guard) closeSlots(ctx context.Context) error {
 
 // closeSockets begins to close all sockets, in the time of Config.Drain, the oldest first.
 func (g *Guard) closeSockets(ctx context.Context) {
-	all, start := g.oldestFirst(), time.Now()
+	all := g.oldestFirst()
+	start := time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for i, s := range all {
+	for i, socket := range all {
 		at := start.Add(time.Duration(float64(g.config.Drain) * float64(i) / float64(len(all))))
-		if d := time.Until(at); d > 0 {
+		d := time.Until(at)
+		if d > 0 {
 			timer.Reset(d)
 			select {
 			case <-timer.C:
@@ -66,7 +68,7 @@ func (g *Guard) closeSockets(ctx context.Context) {
 			case <-ctx.Done():
 			}
 		}
-		s.close(ErrShutdown, frames.CodeGoingAway, "the server is shutting down")
+		socket.close(ErrShutdown, frames.CodeGoingAway, "the server is shutting down")
 	}
 }
 

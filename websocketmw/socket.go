@@ -21,8 +21,8 @@ var errEnded = fmt.Errorf("headgate: websocketmw: the socket is closed: %w", con
 // prints have nothing of whom it is.
 type Socket struct {
 	// It ends in one of two ways. Either the guard closes it: close sends a Close frame, and 5 seconds later end is
-	// called. Or the connection is closed: by the handler, because the handler did not upgrade, or by garbage collection
-	// when the handler has dropped it. All of these call end.
+	// called. Or the connection is closed: by the handler, because the handler did not upgrade, or by garbage
+	// collection when the handler has dropped it. All of these call end.
 
 	guard *Guard
 
@@ -72,8 +72,8 @@ type socketKey struct{}
 // FromContext returns the socket of a handler's request, from its context or one that is derived from it, also from
 // [Socket.Context]. It returns false if the request is not an upgrade that a guard has admitted.
 func FromContext(ctx context.Context) (*Socket, bool) {
-	s, ok := ctx.Value(socketKey{}).(*Socket)
-	return s, ok
+	socket, ok := ctx.Value(socketKey{}).(*Socket)
+	return socket, ok
 }
 
 // Context returns a context that is done when the connection is closed, with the values of the request's context. Its
@@ -143,8 +143,11 @@ func (s *Socket) endUnreachable() {
 // end closes the connection, if there is one, and ends the socket. A second call closes only the connection.
 func (s *Socket) end() (err error) {
 	s.mu.Lock()
-	ended, conn, closing := s.ended, s.conn, s.closing
-	if s.ended = true; ended {
+	ended := s.ended
+	conn := s.conn
+	closing := s.closing
+	s.ended = true
+	if ended {
 		s.mu.Unlock()
 		if conn != nil {
 			err = conn.Close() // what the library gets for closing twice
@@ -163,7 +166,8 @@ func (s *Socket) end() (err error) {
 	}
 	s.guard.release(s)
 	defer s.guard.remove(s) // so that Shutdown waits for OnClosed
-	if f := s.guard.config.OnClosed; f != nil {
+	f := s.guard.config.OnClosed
+	if f != nil {
 		var cause error
 		if closing != nil {
 			cause = closing.cause
@@ -196,8 +200,10 @@ func (s *Socket) serve(w http.ResponseWriter, r *http.Request, next http.Handler
 func (s *Socket) hijack(conn net.Conn) {
 	s.mu.Lock()
 	s.conn = conn
-	ended, closing := s.ended, s.closing != nil
-	if at, _ := s.nextClose(); !ended && !at.IsZero() {
+	ended := s.ended
+	closing := s.closing != nil
+	at, _ := s.nextClose()
+	if !ended && !at.IsZero() {
 		s.setTimer(time.Until(at))
 	}
 	s.mu.Unlock()
@@ -237,11 +243,14 @@ func (s *Socket) nextClose() (at time.Time, cause error) {
 		return s.closing.until, nil
 	}
 	if d := s.guard.config.MaxAge; d > 0 {
-		at, cause = s.openedAt.Add(d-d/10*time.Duration(s.ageCut)/(1<<16)), ErrAged
+		at = s.openedAt.Add(d - d/10*time.Duration(s.ageCut)/(1<<16))
+		cause = ErrAged
 	}
 	if d := s.guard.config.MaxIdle; d > 0 {
-		if idle := s.openedAt.Add(time.Duration(s.lastRead.Load()) + d); at.IsZero() || idle.Before(at) {
-			at, cause = idle, ErrIdle
+		idle := s.openedAt.Add(time.Duration(s.lastRead.Load()) + d)
+		if at.IsZero() || idle.Before(at) {
+			at = idle
+			cause = ErrIdle
 		}
 	}
 	return at, cause
@@ -255,7 +264,8 @@ func (s *Socket) onTimer() {
 		s.mu.Unlock()
 		return
 	}
-	if left := time.Until(at); left > 0 {
+	left := time.Until(at)
+	if left > 0 {
 		s.setTimer(left)
 		s.mu.Unlock()
 		return

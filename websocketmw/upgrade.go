@@ -29,7 +29,8 @@ func classify(r *http.Request) kind {
 		!mentions(r.Header["Sec-Websocket-Version"], "13") {
 		return other
 	}
-	switch keys := r.Header["Sec-Websocket-Key"]; {
+	keys := r.Header["Sec-Websocket-Key"]
+	switch {
 	case len(keys) == 0 || keys[0] == "":
 		return other
 	case len(keys) == 1 && isKey(strings.Trim(keys[0], " \t")):
@@ -50,12 +51,12 @@ func mentions(lines []string, word string) bool {
 }
 
 // isKey reports whether s is the base64 of 16 bytes (RFC 6455, section 4.2.1).
-func isKey(s string) bool {
+func isKey(text string) bool {
 	const size, encoded = 16, 24
-	if len(s) != encoded {
+	if len(text) != encoded {
 		return false
 	}
 	var b [encoded / 4 * 3]byte
-	n, err := base64.StdEncoding.Decode(b[:], []byte(s))
+	n, err := base64.StdEncoding.Decode(b[:], []byte(text))
 	return err == nil && n == size
 }

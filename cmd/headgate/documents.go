@@ -11,7 +11,7 @@ import (
 )
 
 // read reads a file with a document. An error that is no document.Faults is of the file.
-func (c *call) read(name string) (text []byte, d *document.Document, err error) {
+func (c *call) read(name string) (text []byte, parsed *document.Document, err error) {
 	in := c.stdin
 	if name != "-" {
 		f, err := os.Open(name)
@@ -24,26 +24,26 @@ func (c *call) read(name string) (text []byte, d *document.Document, err error) 
 	if text, err = io.ReadAll(io.LimitReader(in, document.MaxBytes+1)); err != nil {
 		return nil, nil, err
 	}
-	d, err = document.Parse(text)
-	return text, d, err
+	parsed, err = document.Parse(text)
+	return text, parsed, err
 }
 
 // must reads a document that has to be valid. Its faults are printed.
-func (c *call) must(name string) (text []byte, d *document.Document, err error) {
-	text, d, err = c.read(name)
+func (c *call) must(name string) (text []byte, parsed *document.Document, err error) {
+	text, parsed, err = c.read(name)
 	var faults document.Faults
 	if errors.As(err, &faults) {
-		for _, f := range faults {
-			c.warnf("%s\n", at(name, f))
+		for _, fault := range faults {
+			c.warnf("%s\n", at(name, fault))
 		}
 		return nil, nil, fmt.Errorf("%s is not valid", name)
 	}
-	return text, d, err
+	return text, parsed, err
 }
 
 // at returns a fault as compilers print theirs, so that editors find the place.
-func at(name string, f document.Fault) string {
-	return fmt.Sprintf("%s:%d:%d: %s", name, f.Line, f.Column, f.Text)
+func at(name string, fault document.Fault) string {
+	return fmt.Sprintf("%s:%d:%d: %s", name, fault.Line, fault.Column, fault.Text)
 }
 
 // A jsonFault is a fault as -json prints it.
@@ -55,8 +55,8 @@ type jsonFault struct {
 
 func jsonFaults(faults document.Faults) []jsonFault {
 	all := make([]jsonFault, 0, len(faults))
-	for _, f := range faults {
-		all = append(all, jsonFault(f))
+	for _, fault := range faults {
+		all = append(all, jsonFault(fault))
 	}
 	return all
 }
@@ -70,37 +70,37 @@ type checked struct {
 }
 
 // check says what is wrong with documents.
-func check(_ context.Context, c *call) (int, error) {
-	files, err := c.parse(1, 1000)
+func check(_ context.Context, command *call) (int, error) {
+	files, err := command.parse(1, 1000)
 	if err != nil {
 		return 0, err
 	}
 	var all []checked
 	code := exitOK
 	for _, name := range files {
-		_, d, err := c.read(name)
+		_, parsed, err := command.read(name)
 		var faults document.Faults
 		if err != nil && !errors.As(err, &faults) {
 			return 0, err
 		}
 		one := checked{File: name, Faults: jsonFaults(faults), Warnings: []jsonFault{}}
-		if d != nil {
-			one.Version, one.Warnings = d.Version, jsonFaults(d.Warnings)
+		if parsed != nil {
+			one.Version, one.Warnings = parsed.Version, jsonFaults(parsed.Warnings)
 		} else {
 			code = exitNo
 		}
 		all = append(all, one)
 	}
-	return code, c.print(all, func() {
+	return code, command.print(all, func() {
 		for _, one := range all {
 			for _, f := range one.Faults {
-				c.printf("%s\n", at(one.File, document.Fault(f)))
+				command.printf("%s\n", at(one.File, document.Fault(f)))
 			}
 			for _, f := range one.Warnings {
-				c.printf("%s (a warning)\n", at(one.File, document.Fault(f)))
+				command.printf("%s (a warning)\n", at(one.File, document.Fault(f)))
 			}
 			if one.Version != "" {
-				c.printf("%s: ok, version %s\n", one.File, one.Version)
+				command.printf("%s: ok, version %s\n", one.File, one.Version)
 			}
 		}
 	})
@@ -116,8 +116,8 @@ type jsonChange struct {
 // changes returns what changes between two documents, with keys.
 func changes(from, to *document.Document) []jsonChange {
 	all := []jsonChange{}
-	for _, c := range document.Diff(from, to) {
-		all = append(all, jsonChange(c))
+	for _, change := range document.Diff(from, to) {
+		all = append(all, jsonChange(change))
 	}
 	return all
 }
@@ -133,26 +133,28 @@ func (c *call) printChanges(all []jsonChange) {
 }
 
 // diff says what changes between two documents.
-func diff(_ context.Context, c *call) (int, error) {
-	files, err := c.parse(2, 2)
+func diff(_ context.Context, command *call) (int, error) {
+	files, err := command.parse(2, 2)
 	if err != nil {
 		return 0, err
 	}
-	_, from, err := c.must(files[0])
+	_, from, err := command.must(files[0])
 	if err != nil {
 		return 0, err
 	}
-	_, to, err := c.must(files[1])
+	_, to, err := command.must(files[1])
 	if err != nil {
 		return 0, err
 	}
-	all, code := changes(from, to), exitOK
+	all := changes(from, to)
+	code := exitOK
 	if len(all) > 0 {
 		code = exitNo
 	}
-	return code, c.print(map[string]any{"from": from.Version, "to": to.Version, "changes": all}, func() {
-		if c.printChanges(all); len(all) == 0 {
-			c.printf("no difference, version %s\n", to.Version)
+	return code, command.print(map[string]any{"from": from.Version, "to": to.Version, "changes": all}, func() {
+		command.printChanges(all)
+		if len(all) == 0 {
+			command.printf("no difference, version %s\n", to.Version)
 		}
 	})
 }

@@ -103,18 +103,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		if cmd.name != args[0] {
 			continue
 		}
-		c := &call{flags: flag.NewFlagSet("headgate "+cmd.name, flag.ContinueOnError), args: args[1:], stdin: stdin, stdout: &output{to: stdout}, stderr: stderr}
-		c.flags.SetOutput(io.Discard) // it would repeat the values of flags
-		c.flags.Usage = func() {}
-		c.usage = func() {
+		command := &call{flags: flag.NewFlagSet("headgate "+cmd.name, flag.ContinueOnError), args: args[1:], stdin: stdin, stdout: &output{to: stdout}, stderr: stderr}
+		command.flags.SetOutput(io.Discard) // it would repeat the values of flags
+		command.flags.Usage = func() {}
+		command.usage = func() {
 			fmt.Fprintf(stderr, "headgate %s %s: %s\n", cmd.name, cmd.args, cmd.does)
-			c.flags.SetOutput(stderr)
-			c.flags.PrintDefaults()
+			command.flags.SetOutput(stderr)
+			command.flags.PrintDefaults()
 		}
-		c.flags.BoolVar(&c.json, "json", false, "print JSON")
-		code, err := cmd.run(ctx, c)
-		if err == nil && c.stdout.err != nil {
-			err = fmt.Errorf("standard output: %w", c.stdout.err)
+		command.flags.BoolVar(&command.json, "json", false, "print JSON")
+		code, err := cmd.run(ctx, command)
+		if err == nil && command.stdout.err != nil {
+			err = fmt.Errorf("standard output: %w", command.stdout.err)
 		}
 		switch {
 		case errors.Is(err, flag.ErrHelp):
@@ -126,7 +126,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 				if i == 0 {
 					line = "headgate " + cmd.name + ": " + line
 				}
-				c.warnf("%s\n", line)
+				command.warnf("%s\n", line)
 			}
 			return exitTrouble
 		}
@@ -159,10 +159,12 @@ func (c *call) parse(least, most int) ([]string, error) {
 			c.usage()
 			return nil, errUsage
 		}
-		if rest = c.flags.Args(); len(rest) == 0 {
+		rest = c.flags.Args()
+		if len(rest) == 0 {
 			break
 		}
-		words, rest = append(words, rest[0]), rest[1:]
+		words = append(words, rest[0])
+		rest = rest[1:]
 	}
 	if len(words) < least || len(words) > most {
 		needed := strconv.Itoa(least)
@@ -197,10 +199,10 @@ func (c *call) print(v any, text func()) error {
 		return nil
 	}
 	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	if err := e.Encode(v); err != nil {
+	encoder := json.NewEncoder(&b)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(v); err != nil {
 		return err
 	}
 	_, err := io.WriteString(c.stdout, visibleJSON(b.String()))

@@ -91,13 +91,13 @@ func (r *storeConnection) secret() ([]byte, error) {
 }
 
 // peek prints what a key has left.
-func peek(ctx context.Context, c *call) (int, error) {
-	return c.withLimit(ctx, func(ctx context.Context, l *core.Limiter, key string) (int, error) {
-		d, err := l.Peek(ctx, key)
+func peek(ctx context.Context, command *call) (int, error) {
+	return command.withLimit(ctx, func(ctx context.Context, limiter *core.Limiter, key string) (int, error) {
+		decision, err := limiter.Peek(ctx, key)
 		if err != nil {
 			return 0, err
 		}
-		policies, err := l.Backend().Of(key)
+		policies, err := limiter.Backend().Of(key)
 		if err != nil {
 			return 0, err
 		}
@@ -110,7 +110,7 @@ func peek(ctx context.Context, c *call) (int, error) {
 			RetryAfter string `json:"retry_after,omitempty"`
 		}
 		var all []answer
-		for a := range d.Answers() {
+		for a := range decision.Answers() {
 			one := answer{a.Policy, policies.List[len(all)].Numbers.String(), a.Limit, a.Remaining, wait(a.ResetAfter), ""}
 			if !a.Allowed {
 				one.RetryAfter = wait(a.RetryAfter)
@@ -118,16 +118,16 @@ func peek(ctx context.Context, c *call) (int, error) {
 			all = append(all, one)
 		}
 		code := exitOK
-		if !d.Allowed {
+		if !decision.Allowed {
 			code = exitNo
 		}
-		return code, c.print(map[string]any{"allowed": d.Allowed, "policies": all}, func() {
+		return code, command.print(map[string]any{"allowed": decision.Allowed, "policies": all}, func() {
 			for _, a := range all {
-				c.printf("%s: %s: %d of %d left, all in %s", a.Policy, a.Rule, a.Remaining, a.Limit, a.ResetAfter)
+				command.printf("%s: %s: %d of %d left, all in %s", a.Policy, a.Rule, a.Remaining, a.Limit, a.ResetAfter)
 				if a.RetryAfter != "" {
-					c.printf("; refused for %s", a.RetryAfter)
+					command.printf("; refused for %s", a.RetryAfter)
 				}
-				c.printf("\n")
+				command.printf("\n")
 			}
 		})
 	})
@@ -148,17 +148,17 @@ func wait(d time.Duration) string {
 }
 
 // reset forgets what a key has used under any plan, and by its override.
-func reset(ctx context.Context, c *call) (int, error) {
-	return c.withLimit(ctx, func(ctx context.Context, l *core.Limiter, key string) (int, error) {
-		if err := l.Reset(ctx, key); err != nil {
+func reset(ctx context.Context, command *call) (int, error) {
+	return command.withLimit(ctx, func(ctx context.Context, limiter *core.Limiter, key string) (int, error) {
+		if err := limiter.Reset(ctx, key); err != nil {
 			return 0, err
 		}
-		return exitOK, c.print(map[string]any{"reset": true}, func() { c.printf("what the key has used of %q is forgotten\n", l.Name()) })
+		return exitOK, command.print(map[string]any{"reset": true}, func() { command.printf("what the key has used of %q is forgotten\n", limiter.Name()) })
 	})
 }
 
 // withLimit parses LIMIT KEY -plan, and calls f with the limiter and the key.
-func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, l *core.Limiter, key string) (int, error)) (int, error) {
+func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, limiter *core.Limiter, key string) (int, error)) (int, error) {
 	r := c.storeFlags()
 	file := c.flags.String("limits", "", "the limits are those of this `file`, not those in Redis")
 	plan := c.flags.String("plan", "", "the `plan` of the key; its overrides apply too")
@@ -166,7 +166,8 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, l *cor
 	if err != nil {
 		return 0, err
 	}
-	name, key := words[0], words[1]
+	name := words[0]
+	key := words[1]
 	if key == "-" { // so that it is not in the list of processes
 		line, err := bufio.NewReader(c.stdin).ReadString('\n')
 		if err != nil && line == "" {
@@ -185,11 +186,11 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, l *cor
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
-	text, d, err := r.document(ctx, c, client, *file)
+	text, parsed, err := r.document(ctx, c, client, *file)
 	if err != nil {
 		return 0, err
 	}
-	if l := d.Limits[name]; l != nil && *plan != "" && l.Plans[*plan] == nil {
+	if l := parsed.Limits[name]; l != nil && *plan != "" && l.Plans[*plan] == nil {
 		return 0, fmt.Errorf("the limit has no plan %q", *plan)
 	}
 	book, err := limits.Open(ctx, store, func(context.Context) ([]byte, error) { return text, nil }, limits.Config{})
@@ -205,16 +206,16 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, l *cor
 }
 
 // document returns the document of a file, or if there is none the one in Redis.
-func (r *connection) document(ctx context.Context, c *call, client redis.UniversalClient, file string) ([]byte, *document.Document, error) {
+func (r *connection) document(ctx context.Context, command *call, client redis.UniversalClient, file string) ([]byte, *document.Document, error) {
 	if file != "" {
-		return c.must(file)
+		return command.must(file)
 	}
 	text, _, err := r.documents(client).Read(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := document.Parse(text)
-	return text, d, err
+	parsed, err := document.Parse(text)
+	return text, parsed, err
 }
 
 func (r *connection) documents(client redis.UniversalClient) docstore.Location {
@@ -222,9 +223,9 @@ func (r *connection) documents(client redis.UniversalClient) docstore.Location {
 }
 
 // ping tries what the store needs of Redis.
-func ping(ctx context.Context, c *call) (int, error) {
-	r := c.storeFlags()
-	if _, err := c.parse(0, 0); err != nil {
+func ping(ctx context.Context, command *call) (int, error) {
+	r := command.storeFlags()
+	if _, err := command.parse(0, 0); err != nil {
 		return 0, err
 	}
 	client, err := r.connect()
@@ -241,24 +242,26 @@ func ping(ctx context.Context, c *call) (int, error) {
 	if err := client.Ping(ctx).Err(); err != nil {
 		return 0, fmt.Errorf("the server does not answer: %w", err)
 	}
-	problems, code := []string{}, exitOK
+	problems := []string{}
+	code := exitOK
 	if err := store.Check(ctx); err != nil {
-		problems, code = strings.Split(err.Error(), "\n"), exitNo
+		problems = strings.Split(err.Error(), "\n")
+		code = exitNo
 	}
-	return code, c.print(map[string]any{"problems": problems}, func() {
-		for _, p := range problems {
-			c.printf("problem: %s\n", strings.TrimPrefix(p, "headgate: redisstore: "))
+	return code, command.print(map[string]any{"problems": problems}, func() {
+		for _, text := range problems {
+			command.printf("problem: %s\n", strings.TrimPrefix(text, "headgate: redisstore: "))
 		}
 		if len(problems) == 0 {
-			c.printf("no problem was found\n")
+			command.printf("no problem was found\n")
 		}
 	})
 }
 
 // pull prints the document in Redis.
-func pull(ctx context.Context, c *call) (int, error) {
-	r := c.redisFlags()
-	if _, err := c.parse(0, 0); err != nil {
+func pull(ctx context.Context, command *call) (int, error) {
+	r := command.redisFlags()
+	if _, err := command.parse(0, 0); err != nil {
 		return 0, err
 	}
 	client, err := r.connect()
@@ -272,11 +275,11 @@ func pull(ctx context.Context, c *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return exitOK, c.print(map[string]any{"version": version, "document": string(text)}, func() {
-		if c.stdout.isTerminal() {
+	return exitOK, command.print(map[string]any{"version": version, "document": string(text)}, func() {
+		if command.stdout.isTerminal() {
 			text = []byte(escaped(string(text), "\t\n"))
 		}
-		_, _ = c.stdout.Write(text)
+		_, _ = command.stdout.Write(text)
 	})
 }
 
@@ -294,16 +297,17 @@ type publication struct {
 }
 
 // push publishes a document in Redis, and waits until all servers have it.
-func push(ctx context.Context, c *call) (int, error) {
-	r, p := c.redisFlags(), &publication{call: c}
-	from := c.flags.String("from", "", "push it only in the place of this `version`, none for no document: nobody else has pushed since")
-	dry := c.flags.Bool("dry-run", false, "only say what would change")
-	patience := c.flags.Duration("wait", 15*time.Second, "wait this `time` for all servers")
-	words, err := c.parse(1, 1)
+func push(ctx context.Context, command *call) (int, error) {
+	r := command.redisFlags()
+	p := &publication{call: command}
+	from := command.flags.String("from", "", "push it only in the place of this `version`, none for no document: nobody else has pushed since")
+	dry := command.flags.Bool("dry-run", false, "only say what would change")
+	patience := command.flags.Duration("wait", 15*time.Second, "wait this `time` for all servers")
+	words, err := command.parse(1, 1)
 	if err != nil {
 		return 0, err
 	}
-	if p.text, p.document, err = c.must(words[0]); err != nil {
+	if p.text, p.document, err = command.must(words[0]); err != nil {
 		return 0, err
 	}
 	client, err := r.connect()
@@ -318,7 +322,8 @@ func push(ctx context.Context, c *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	switch was := cmp.Or(replaces, noDocument); {
+	was := cmp.Or(replaces, noDocument)
+	switch {
 	case *from != "" && *from != was:
 		return exitNo, p.not(fmt.Sprintf("Redis has %s, not %s: somebody else has pushed, so compare again", was, *from))
 	case *dry:
@@ -363,7 +368,8 @@ func (p *publication) compare(ctx context.Context) (replaces string, err error) 
 func (p *publication) await(ctx context.Context, patience time.Duration) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	have, refusals := 0, []string{}
+	have := 0
+	refusals := []string{}
 	err := p.documents.Await(ctx, p.document.Version, func(one docstore.Server) {
 		if one.Version == p.document.Version {
 			have++
@@ -378,7 +384,8 @@ func (p *publication) await(ctx context.Context, patience time.Duration) (int, e
 			refusals = append(refusals, err.Error())
 		}
 	}
-	p.result["servers"], p.result["refusals"] = have, refusals
+	p.result["servers"] = have
+	p.result["refusals"] = refusals
 	return code, p.print(p.result, func() {
 		p.printf("version %s: %d servers have it\n", p.document.Version, have)
 		for _, text := range refusals {

@@ -15,8 +15,8 @@ type build struct {
 }
 
 // version says which headgate this is.
-func version(_ context.Context, c *call) (int, error) {
-	if _, err := c.parse(0, 0); err != nil {
+func version(_ context.Context, command *call) (int, error) {
+	if _, err := command.parse(0, 0); err != nil {
 		return 0, err
 	}
 	b := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
@@ -31,11 +31,11 @@ func version(_ context.Context, c *call) (int, error) {
 			}
 		}
 	}
-	return exitOK, c.print(b, func() {
-		c.printf("headgate %s", b.Version)
+	return exitOK, command.print(b, func() {
+		command.printf("headgate %s", b.Version)
 		if b.Revision != "" {
-			c.printf(" (%s)", b.Revision)
+			command.printf(" (%s)", b.Revision)
 		}
-		c.printf(" %s %s\n", b.Go, b.System)
+		command.printf(" %s %s\n", b.Go, b.System)
 	})
 }

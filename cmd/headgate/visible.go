@@ -21,38 +21,38 @@ var inURL = regexp.MustCompile(`://(?:.*@|\S*)`)
 // terminal may get it: with escapes for what is no printable character, such as control
 // characters, those that change the direction of writing, and bytes that are not UTF-8; not
 // longer than maxShown; and without the password of a URL.
-func visible(s string) string {
-	s = inURL.ReplaceAllStringFunc(s, func(found string) string {
+func visible(text string) string {
+	text = inURL.ReplaceAllStringFunc(text, func(found string) string {
 		if found == "://user:password@" { // of an error about the form
 			return found
 		}
 		return "://..."
 	})
 	shown := 0
-	for at := range s {
+	for at := range text {
 		if shown == maxShown {
-			return escaped(s[:at], "") + "..."
+			return escaped(text[:at], "") + "..."
 		}
 		shown++
 	}
-	return escaped(s, "")
+	return escaped(text, "")
 }
 
 // escaped returns a text with escapes for what is no printable character, but for those that are kept.
-func escaped(s, kept string) string {
+func escaped(text, kept string) string {
 	var b strings.Builder
-	for s != "" {
-		r, n := utf8.DecodeRuneInString(s)
+	for text != "" {
+		r, n := utf8.DecodeRuneInString(text)
 		switch {
 		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[0])
+			fmt.Fprintf(&b, `\x%02x`, text[0])
 		case strconv.IsPrint(r) || strings.ContainsRune(kept, r):
 			b.WriteRune(r)
 		default:
 			quoted := strconv.QuoteRune(r)
 			b.WriteString(quoted[1 : len(quoted)-1])
 		}
-		s = s[n:]
+		text = text[n:]
 	}
 	return b.String()
 }
@@ -83,9 +83,9 @@ func (o *output) isTerminal() bool {
 
 // visibleJSON returns an encoded text of JSON with escapes for what is no printable character. It
 // stands for the same.
-func visibleJSON(s string) string {
+func visibleJSON(text string) string {
 	var b strings.Builder
-	for _, r := range s {
+	for _, r := range text {
 		switch {
 		case r == '\n' || strconv.IsPrint(r):
 			b.WriteRune(r)

@@ -22,7 +22,8 @@ type ClientConfig struct {
 	// what servers have answered. With Unlimited, only that counts.
 	Limiter *core.Limiter
 
-	// Key returns whose limit it is that a call counts for. Nil means the host of the server. It is called concurrently.
+	// Key returns whose limit it is that a call counts for. Nil means the host of the server. It is called
+	// concurrently.
 	Key func(ctx context.Context, spec connect.Spec, peer connect.Peer) (string, error)
 
 	// MaxWait is how long a call waits at most before it is sent, with its repetitions. 0 means a minute.
@@ -82,7 +83,8 @@ func (c *Client) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		conn := next(ctx, spec)
 		s := &clientStream{StreamingClientConn: conn, ctx: ctx, client: c.client}
-		if s.key, s.failed = c.key(ctx, spec, conn.Peer()); s.failed != nil {
+		s.key, s.failed = c.key(ctx, spec, conn.Peer())
+		if s.failed != nil {
 			s.failed = keyError(s.failed)
 		} else {
 			s.failed = sent(c.client.Wait(ctx, s.key))
@@ -180,7 +182,8 @@ func waitOf(err error) time.Duration {
 	}
 	var details []any
 	for _, detail := range e.Details() {
-		if m, failed := detail.Value(); failed == nil {
+		m, failed := detail.Value()
+		if failed == nil {
 			details = append(details, m)
 		}
 	}

@@ -64,7 +64,8 @@ func (g *Guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 		refusal := g.guard.Serve(ctx, call, func(v *rpc.Visit) (any, error) {
 			add(conn.ResponseHeader(), v.Fields)
 			err = next(v.Context, &stream{conn, v})
-			if f := v.Refused(); f != nil {
+			f := v.Refused()
+			if f != nil {
 				err = errorOf(f)
 			}
 			return nil, err
@@ -109,8 +110,8 @@ func Requests(next http.Handler) http.Handler {
 }
 
 // callOf returns what is known of a call before its message.
-func callOf(ctx context.Context, spec connect.Spec, peer connect.Peer, h http.Header) *rpc.Call {
-	c := &rpc.Call{Procedure: spec.Procedure, Header: h, RemoteAddr: peer.Addr}
+func callOf(ctx context.Context, spec connect.Spec, peer connect.Peer, header http.Header) *rpc.Call {
+	c := &rpc.Call{Procedure: spec.Procedure, Header: header, RemoteAddr: peer.Addr}
 	c.HTTP, _ = ctx.Value(requestKey{}).(*http.Request)
 	return c
 }
@@ -124,9 +125,9 @@ func codeOf(err error) rpc.Code {
 }
 
 // add adds fields.
-func add(h, fields http.Header) {
+func add(header, fields http.Header) {
 	for name, values := range fields {
-		h[name] = append(h[name], values...)
+		header[name] = append(header[name], values...)
 	}
 }
 
@@ -135,7 +136,8 @@ func errorOf(f *rpc.Refusal) *connect.Error {
 	err := connect.NewError(connect.Code(f.Code), errors.New(f.Text))
 	add(err.Meta(), f.Fields)
 	for _, m := range f.Details() {
-		if detail, failed := connect.NewErrorDetail(protoadapt.MessageV2Of(m)); failed == nil {
+		detail, failed := connect.NewErrorDetail(protoadapt.MessageV2Of(m))
+		if failed == nil {
 			err.AddDetail(detail)
 		}
 	}

@@ -24,13 +24,13 @@ func Middleware(guard interface {
 		panic("headgate: echov5mw: the guard is nil")
 	}
 	return func(following echo.HandlerFunc) echo.HandlerFunc {
-		h := guard.Handler(http.HandlerFunc(next))
+		handler := guard.Handler(http.HandlerFunc(next))
 		return func(c *echo.Context) error {
 			v := &visit{Context: c.Request().Context(), c: c, following: following}
 			e := &entrance{c.Response(), v}
 			c.SetResponse(e)
 			defer v.end() // Echo uses its contexts again
-			h.ServeHTTP(e, c.Request().WithContext(v))
+			handler.ServeHTTP(e, c.Request().WithContext(v))
 			return v.err
 		}
 	}
@@ -67,7 +67,8 @@ func (v *visit) Value(key any) any {
 	case visitKey:
 		return v
 	case valueKey:
-		if c := v.context(); c != nil {
+		c := v.context()
+		if c != nil {
 			return c.Get(string(k))
 		}
 	}
@@ -96,7 +97,8 @@ func (e *entrance) Flush() { _ = http.NewResponseController(e.ResponseWriter).Fl
 // Hijack notes that there is an answer. Echo does not, and would answer a refusal on the connection.
 func (e *entrance) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
-	if r, _ := echo.UnwrapResponse(e.ResponseWriter); r != nil && err == nil {
+	r, _ := echo.UnwrapResponse(e.ResponseWriter)
+	if r != nil && err == nil {
 		r.Committed = true
 	}
 	return conn, rw, err
@@ -110,9 +112,9 @@ func leave(c *echo.Context) {
 }
 
 // Refused is what the guard calls with a refusal.
-func (e *entrance) Refused(v *nethttp.Verdict, document string) (answered bool) {
+func (e *entrance) Refused(verdict *nethttp.Verdict, document string) (answered bool) {
 	if !committed(e.ResponseWriter) {
-		e.visit.err = &refusal{v, document}
+		e.visit.err = &refusal{verdict, document}
 	}
 	return true
 }
@@ -139,14 +141,16 @@ func next(w http.ResponseWriter, r *http.Request) {
 	c := v.c
 	c.SetRequest(r)
 	leave(c)
-	if _, same := w.(*entrance); same { // the guard does not look at the response
+	_, same := w.(*entrance)
+	if same { // the guard does not look at the response
 		v.err = v.following(c)
 		return
 	}
 	response := c.Response()
 	c.SetResponse(echo.NewResponse(w, c.Logger()))
 	defer c.SetResponse(response)
-	if v.err = v.following(c); v.err != nil {
+	v.err = v.following(c)
+	if v.err != nil {
 		c.Echo().HTTPErrorHandler(c, v.err) // so that the guard sees the response to the error
 	}
 }
@@ -167,7 +171,8 @@ func Key(get func(*echo.Context) (string, error)) keyfuncs.Func {
 		panic("headgate: echov5mw: the function of a Key is nil")
 	}
 	return func(r *http.Request) (string, error) {
-		if c := Context(r); c != nil {
+		c := Context(r)
+		if c != nil {
 			return get(c)
 		}
 		return "", keyfuncs.ErrProgram
@@ -191,7 +196,8 @@ func Value(name string) keyfuncs.Func {
 // [keyfuncs.All]. All requests that match no route have one key.
 func Route() keyfuncs.Func {
 	return Key(func(c *echo.Context) (string, error) {
-		if path := c.Path(); path != "" {
+		path := c.Path()
+		if path != "" {
 			return path, nil
 		}
 		return "no route", nil

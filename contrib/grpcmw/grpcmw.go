@@ -67,7 +67,8 @@ func (g *Guard) Stream() grpc.StreamServerInterceptor {
 				_ = ss.SetHeader(header(v.Fields))
 			}
 			err = handler(server, &stream{ss, v})
-			if f := v.Refused(); f != nil {
+			f := v.Refused()
+			if f != nil {
 				ss.SetTrailer(header(f.Fields))
 				err = statusOf(f)
 			}
@@ -97,7 +98,8 @@ func (g *Guard) Tap() tap.ServerInHandle {
 	}
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		call := callOf(metadata.NewIncomingContext(ctx, info.Header), info.FullMethodName)
-		if f := g.guard.Serve(ctx, call, func(*rpc.Visit) (any, error) { return nil, nil }); f != nil {
+		f := g.guard.Serve(ctx, call, func(*rpc.Visit) (any, error) { return nil, nil })
+		if f != nil {
 			return nil, statusOf(f)
 		}
 		return ctx, nil
@@ -150,7 +152,8 @@ func callOf(ctx context.Context, method string) *rpc.Call {
 }
 
 func first(md metadata.MD, name string) string {
-	if values := md[name]; len(values) > 0 {
+	values := md[name]
+	if len(values) > 0 {
 		return values[0]
 	}
 	return ""
@@ -166,9 +169,9 @@ func codeOf(err error) rpc.Code {
 
 // header returns fields as metadata. Those of a refusal are all in the trailer: a response that has
 // begun with a header is not retried by the client (gRFC A6).
-func header(h http.Header) metadata.MD {
-	md := make(metadata.MD, len(h))
-	for name, values := range h {
+func header(fields http.Header) metadata.MD {
+	md := make(metadata.MD, len(fields))
+	for name, values := range fields {
 		md[strings.ToLower(name)] = values
 	}
 	return md
@@ -177,7 +180,8 @@ func header(h http.Header) metadata.MD {
 // statusOf returns the error of a refusal.
 func statusOf(f *rpc.Refusal) error {
 	s := status.New(codes.Code(f.Code), f.Text)
-	if with, err := s.WithDetails(f.Details()...); err == nil {
+	with, err := s.WithDetails(f.Details()...)
+	if err == nil {
 		s = with
 	}
 	return s.Err()
@@ -187,8 +191,8 @@ func statusOf(f *rpc.Refusal) error {
 // "/grpc.health.v1.Health/".
 func Methods(prefixes ...string) func(*http.Request) bool { return rpc.Procedures(prefixes) }
 
-// Metadata returns a key that is the first metadata value of that name. See [keyfuncs.Header]. Clients choose it, unless
-// something before the guard has checked it.
+// Metadata returns a key that is the first metadata value of that name. See [keyfuncs.Header]. Clients choose it,
+// unless something before the guard has checked it.
 func Metadata(name string) keyfuncs.Func { return keyfuncs.Header(name) }
 
 // Method returns a key that is the full method, such as "/package.Service/Method".

@@ -52,20 +52,21 @@ type Telemetry struct {
 }
 
 // New begins to report. The error is the meter's. A meter that panics makes an error too.
-func New(s *stats.Stats, c Config) (t *Telemetry, err error) {
+func New(seen *stats.Stats, c Config) (t *Telemetry, err error) {
 	defer recovered(&err)
 	if c.MeterProvider == nil {
 		c.MeterProvider = otel.GetMeterProvider()
 	}
 	meter := c.MeterProvider.Meter(scope)
-	t = &Telemetry{stats: s, instruments: make(map[string]metric.Float64Observable)}
+	t = &Telemetry{stats: seen, instruments: make(map[string]metric.Float64Observable)}
 	var all []metric.Observable
 	var errs []error
-	for _, f := range s.Families() {
-		for _, name := range names(f) {
-			i, err := instrument(meter, f, name)
+	for _, family := range seen.Families() {
+		for _, name := range names(family) {
+			i, err := instrument(meter, family, name)
 			t.instruments[name] = i
-			all, errs = append(all, i), append(errs, err)
+			all = append(all, i)
+			errs = append(errs, err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -79,21 +80,22 @@ func New(s *stats.Stats, c Config) (t *Telemetry, err error) {
 
 // recovered makes an error of a panic of the meter.
 func recovered(err *error) {
-	if p := recover(); p != nil {
+	p := recover()
+	if p != nil {
 		*err = fmt.Errorf("headgate: the meter panicked: %v", p)
 	}
 }
 
 // names returns the names of a family's metrics.
-func names(f stats.Family) []string {
-	name := strings.ReplaceAll(strings.TrimSuffix(f.Name, "_total"), "_", ".")
-	if f.Type == "histogram" {
+func names(family stats.Family) []string {
+	name := strings.ReplaceAll(strings.TrimSuffix(family.Name, "_total"), "_", ".")
+	if family.Type == "histogram" {
 		return []string{name + ".count", name + ".sum"}
 	}
 	return []string{name}
 }
 
-func instrument(meter metric.Meter, f stats.Family, name string) (metric.Float64Observable, error) {
+func instrument(meter metric.Meter, family stats.Family, name string) (metric.Float64Observable, error) {
 	unit := ""
 	switch {
 	case strings.HasSuffix(name, ".bytes"):
@@ -101,25 +103,29 @@ func instrument(meter metric.Meter, f stats.Family, name string) (metric.Float64
 	case strings.Contains(name, ".seconds") && !strings.HasSuffix(name, ".count"):
 		unit = "s"
 	}
-	if f.Type == "gauge" {
-		return meter.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(f.Help))
+	if family.Type == "gauge" {
+		return meter.Float64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(family.Help))
 	}
-	return meter.Float64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(f.Help))
+	return meter.Float64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(family.Help))
 }
 
 // collect is called when metrics are collected.
 func (t *Telemetry) collect(_ context.Context, o metric.Observer) (err error) {
 	defer recovered(&err)
-	for _, f := range t.stats.Families() {
-		all := names(f)
-		for _, x := range f.Samples {
-			name, labels := all[len(all)-1], x.Labels
-			if n := len(labels); f.Type == "histogram" && n >= 2 && labels[n-2] == "le" {
-				if name, labels = all[0], labels[:n-2]; x.Labels[n-1] != "+Inf" {
+	for _, family := range t.stats.Families() {
+		all := names(family)
+		for _, sample := range family.Samples {
+			name := all[len(all)-1]
+			labels := sample.Labels
+			n := len(labels)
+			if family.Type == "histogram" && n >= 2 && labels[n-2] == "le" {
+				name = all[0]
+				labels = labels[:n-2]
+				if sample.Labels[n-1] != "+Inf" {
 					continue
 				}
 			}
-			o.ObserveFloat64(t.instruments[name], x.Value, metric.WithAttributes(attributes(labels)...))
+			o.ObserveFloat64(t.instruments[name], sample.Value, metric.WithAttributes(attributes(labels)...))
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 
 // Collector returns a collector of the metrics that [stats.Stats.WritePrometheus] writes, with the same names. It is
 // safe for concurrent use.
-func Collector(s *stats.Stats) prometheus.Collector { return collector{s} }
+func Collector(seen *stats.Stats) prometheus.Collector { return collector{seen} }
 
 type collector struct{ stats *stats.Stats }
 
@@ -25,35 +25,38 @@ func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
-	for _, f := range c.stats.Families() {
-		if f.Type == "histogram" {
-			histogram(f, out)
+	for _, family := range c.stats.Families() {
+		if family.Type == "histogram" {
+			histogram(family, out)
 			continue
 		}
 		kind := prometheus.CounterValue
-		if f.Type == "gauge" {
+		if family.Type == "gauge" {
 			kind = prometheus.GaugeValue
 		}
-		for _, x := range f.Samples {
-			names, values := split(x.Labels)
-			out <- prometheus.MustNewConstMetric(prometheus.NewDesc(f.Name, f.Help, names, nil), kind, x.Value, values...)
+		for _, sample := range family.Samples {
+			names, values := split(sample.Labels)
+			out <- prometheus.MustNewConstMetric(prometheus.NewDesc(family.Name, family.Help, names, nil), kind, sample.Value, values...)
 		}
 	}
 }
 
 // histogram collects a family whose samples are buckets and, after those of a series, its sum.
-func histogram(f stats.Family, out chan<- prometheus.Metric) {
-	buckets, count := make(map[float64]uint64), uint64(0)
-	for _, x := range f.Samples {
-		names, values := split(x.Labels)
-		if last := len(names) - 1; last >= 0 && names[last] == "le" {
-			count = uint64(x.Value)
-			if bound, err := strconv.ParseFloat(values[last], 64); err == nil && values[last] != "+Inf" {
+func histogram(family stats.Family, out chan<- prometheus.Metric) {
+	buckets := make(map[float64]uint64)
+	count := uint64(0)
+	for _, sample := range family.Samples {
+		names, values := split(sample.Labels)
+		last := len(names) - 1
+		if last >= 0 && names[last] == "le" {
+			count = uint64(sample.Value)
+			bound, err := strconv.ParseFloat(values[last], 64)
+			if err == nil && values[last] != "+Inf" {
 				buckets[bound] = count
 			}
 			continue
 		}
-		out <- prometheus.MustNewConstHistogram(prometheus.NewDesc(f.Name, f.Help, names, nil), count, x.Value, buckets, values...)
+		out <- prometheus.MustNewConstHistogram(prometheus.NewDesc(family.Name, family.Help, names, nil), count, sample.Value, buckets, values...)
 		buckets = make(map[float64]uint64)
 	}
 }
@@ -61,7 +64,8 @@ func histogram(f stats.Family, out chan<- prometheus.Metric) {
 // split returns the names and the values of labels.
 func split(labels []string) (names, values []string) {
 	for i := 0; i+1 < len(labels); i += 2 {
-		names, values = append(names, labels[i]), append(values, labels[i+1])
+		names = append(names, labels[i])
+		values = append(values, labels[i+1])
 	}
 	return names, values
 }

@@ -26,7 +26,8 @@ func WaitOf(details []any, pushback []string) (wait time.Duration) {
 		}
 	}
 	for _, text := range pushback {
-		if ms, err := strconv.ParseInt(text, 10, 64); err == nil && ms > 0 {
+		ms, err := strconv.ParseInt(text, 10, 64)
+		if err == nil && ms > 0 {
 			wait = max(wait, time.Duration(min(ms, longestPushback))*time.Millisecond)
 		}
 	}
@@ -48,8 +49,8 @@ type Client struct {
 const longestBlock = 365 * 24 * time.Hour
 
 // NewClient returns a Client. Its numbers are as in the ClientConfig of packages grpcmw and connectmw.
-func NewClient(l *core.Limiter, maxWait, maxBlock time.Duration, retries int) (c *Client, err error) {
-	if l == nil || maxWait < 0 || maxBlock < 0 || retries < 0 {
+func NewClient(limiter *core.Limiter, maxWait, maxBlock time.Duration, retries int) (c *Client, err error) {
+	if limiter == nil || maxWait < 0 || maxBlock < 0 || retries < 0 {
 		return nil, errors.New("headgate: a client needs a Limiter, and its numbers must not be negative")
 	}
 	if maxWait == 0 {
@@ -62,12 +63,13 @@ func NewClient(l *core.Limiter, maxWait, maxBlock time.Duration, retries int) (c
 		return nil, fmt.Errorf("headgate: MaxBlock is %v, more than %v", maxBlock, longestBlock)
 	}
 	defer func() { // the limiter may be of a document, to which no plan can be added
-		if fault := recover(); fault != nil {
+		fault := recover()
+		if fault != nil {
 			c, err = nil, fmt.Errorf("headgate: the Limiter cannot have the plan that blocks keys: %v", fault)
 		}
 	}()
 	bucket := core.TokenBucket(1000, time.Second).Burst(1).Debt(maxBlock.Milliseconds()).Named("server")
-	return &Client{l, l.WithPlan(blocks, bucket).Plan(blocks), maxWait, maxBlock, retries}, nil
+	return &Client{limiter, limiter.WithPlan(blocks, bucket).Plan(blocks), maxWait, maxBlock, retries}, nil
 }
 
 // Do makes a call as soon as it may be sent. The call returns how long the server wants to get no more: 0 if it does
@@ -87,7 +89,8 @@ func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Dura
 		}
 		wait, err := call()
 		c.Block(ctx, key, wait)
-		if end, _ := waiting.Deadline(); wait <= 0 || repeated == c.retries || time.Until(end) < wait {
+		end, _ := waiting.Deadline()
+		if wait <= 0 || repeated == c.retries || time.Until(end) < wait {
 			return err
 		}
 		refusal = err
@@ -100,9 +103,10 @@ func (c *Client) Wait(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, c.maxWait)
 	defer cancel()
 	for {
-		d, err := c.blocks.Peek(ctx, key)
-		if err == nil && !d.Allowed {
-			if err = pause(ctx, d.RetryAfter); err == nil {
+		decision, err := c.blocks.Peek(ctx, key)
+		if err == nil && !decision.Allowed {
+			err = pause(ctx, decision.RetryAfter)
+			if err == nil {
 				continue
 			}
 		}
@@ -124,7 +128,8 @@ func (c *Client) Wait(ctx context.Context, key string) error {
 
 // pause waits for a time, or fails at once if the context ends before.
 func pause(ctx context.Context, d time.Duration) error {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
+	end, ok := ctx.Deadline()
+	if ok && time.Until(end) < d {
 		return context.DeadlineExceeded
 	}
 	timer := time.NewTimer(d)
@@ -140,13 +145,15 @@ func pause(ctx context.Context, d time.Duration) error {
 // Block blocks a key for all processes that share the limiter's store, as a server wants it, unless it is blocked for
 // longer. It goes on when the context has ended, so that others learn of the refusal.
 func (c *Client) Block(ctx context.Context, key string, wait time.Duration) {
-	if wait = min(wait, c.maxBlock); wait <= 0 {
+	wait = min(wait, c.maxBlock)
+	if wait <= 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	d, err := c.blocks.Peek(ctx, key)
-	if more := wait - d.RetryAfter; err == nil && more > 0 {
+	decision, err := c.blocks.Peek(ctx, key)
+	more := wait - decision.RetryAfter
+	if err == nil && more > 0 {
 		_, _ = c.blocks.Report(ctx, key, (more + time.Millisecond - 1).Milliseconds()) // observers are told of an error
 	}
 }

@@ -27,24 +27,24 @@ type Refusal struct {
 }
 
 // refusal translates a verdict. As in HTTP, only that of status 429 shows what refused.
-func (l *limited) refusal(ctx context.Context, v *nethttp.Verdict, h http.Header) *Refusal {
-	f := &Refusal{Fields: h}
+func (l *limited) refusal(ctx context.Context, verdict *nethttp.Verdict, header http.Header) *Refusal {
+	f := &Refusal{Fields: header}
 	f.Fields.Del("Cache-Control")
-	f.Code, f.Text = codeOf(ctx, v)
+	f.Code, f.Text = codeOf(ctx, verdict)
 	if f.Code != ResourceExhausted && f.Code != Unavailable {
 		return f
 	}
-	f.retryAfter = v.RetryAfter
-	if v.Err == nil && v.Decision.RetryAfter == core.Never {
+	f.retryAfter = verdict.RetryAfter
+	if verdict.Err == nil && verdict.Decision.RetryAfter == core.Never {
 		f.retryAfter = core.Never
-		h.Set(Pushback, "-1")
+		header.Set(Pushback, "-1")
 	} else if f.retryAfter > 0 {
-		h.Set(Pushback, strconv.FormatInt(int64((f.retryAfter+time.Millisecond-1)/time.Millisecond), 10))
+		header.Set(Pushback, strconv.FormatInt(int64((f.retryAfter+time.Millisecond-1)/time.Millisecond), 10))
 	}
-	if v.Status != http.StatusTooManyRequests {
+	if verdict.Status != http.StatusTooManyRequests {
 		return f
 	}
-	for a := range v.Decision.Answers() {
+	for a := range verdict.Decision.Answers() {
 		switch {
 		case a.Allowed || l.service[a.Limiter]:
 		case l.slots[a.Limiter]:
@@ -68,19 +68,19 @@ func (f *Refusal) add(name, limit string) {
 }
 
 // codeOf returns the code of a refusal, and its text, without keys.
-func codeOf(ctx context.Context, v *nethttp.Verdict) (Code, string) {
+func codeOf(ctx context.Context, verdict *nethttp.Verdict) (Code, string) {
 	switch {
-	case v.Err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case verdict.Err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return DeadlineExceeded, "the deadline has passed"
-	case v.Err != nil && ctx.Err() != nil:
+	case verdict.Err != nil && ctx.Err() != nil:
 		return Canceled, "the call was canceled"
-	case v.Status == http.StatusBadRequest:
+	case verdict.Status == http.StatusBadRequest:
 		return InvalidArgument, "the call does not say who makes it"
-	case v.Status == http.StatusInternalServerError:
+	case verdict.Status == http.StatusInternalServerError:
 		return Internal, "internal error"
-	case v.Err != nil:
+	case verdict.Err != nil:
 		return Unavailable, "the limits are not available"
-	case v.Status == http.StatusServiceUnavailable: // a limit of the service, which is not shown
+	case verdict.Status == http.StatusServiceUnavailable: // a limit of the service, which is not shown
 		return ResourceExhausted, "the service is busy"
 	default:
 		return ResourceExhausted, "quota exceeded"

@@ -75,12 +75,14 @@ func New(c Config, codeOf func(error) Code) (*Guard, error) {
 		}
 	}
 	if len(c.Messages) > 0 {
-		of.Rates, of.Concurrency = c.Messages, nil
+		of.Rates = c.Messages
+		of.Concurrency = nil
 		messages, err := newLimited(of)
 		if err != nil {
 			err = errors.New(strings.ReplaceAll(err.Error(), "headgate: Rates[", "headgate: Messages["))
 		}
-		g.messages, errs = messages, append(errs, err)
+		g.messages = messages
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -88,25 +90,27 @@ func New(c Config, codeOf func(error) Code) (*Guard, error) {
 	return g, nil
 }
 
-func newLimited(c nethttp.Config) (*limited, error) {
-	g, err := nethttp.New(c)
+func newLimited(config nethttp.Config) (*limited, error) {
+	guard, err := nethttp.New(config)
 	if err != nil {
 		return nil, err
 	}
-	l := &limited{g.Handler(http.HandlerFunc(admitted)), make(map[string]bool), make(map[string]bool)}
-	for i := range c.Rates {
-		l.service[c.Rates[i].Limiter.Name()] = c.Rates[i].Service
+	l := &limited{guard.Handler(http.HandlerFunc(admitted)), make(map[string]bool), make(map[string]bool)}
+	for i := range config.Rates {
+		l.service[config.Rates[i].Limiter.Name()] = config.Rates[i].Service
 	}
-	for i := range c.Concurrency {
-		name := c.Concurrency[i].Slots.Name()
-		l.service[name], l.slots[name] = c.Concurrency[i].Service, true
+	for i := range config.Concurrency {
+		name := config.Concurrency[i].Slots.Name()
+		l.service[name] = config.Concurrency[i].Service
+		l.slots[name] = true
 	}
 	return l, nil
 }
 
 // admitted is the handler behind the guards.
 func admitted(w http.ResponseWriter, r *http.Request) {
-	if c := Of(r); c.visit != nil {
+	c := Of(r)
+	if c.visit != nil {
 		c.visit.Context, c.visit.Fields = r.Context(), w.Header()
 		c.visit.run()
 		w.WriteHeader(c.Code.httpStatus())
@@ -119,20 +123,21 @@ type response struct {
 	verdict *nethttp.Verdict // that refuses
 }
 
-func (w *response) Header() http.Header         { return w.header }
-func (w *response) Write(p []byte) (int, error) { return len(p), nil }
-func (w *response) WriteHeader(int)             {}
+func (w *response) Header() http.Header            { return w.header }
+func (w *response) Write(data []byte) (int, error) { return len(data), nil }
+func (w *response) WriteHeader(int)                {}
 
 // Refused is what the guard calls with a refusal.
-func (w *response) Refused(v *nethttp.Verdict, _ string) (answered bool) {
-	w.verdict = v
+func (w *response) Refused(verdict *nethttp.Verdict, _ string) (answered bool) {
+	w.verdict = verdict
 	return true
 }
 
 // ask returns the refusal of a request, or nil when the handler has run.
 func (l *limited) ask(r *http.Request) *Refusal {
 	w := &response{header: make(http.Header)}
-	if l.handler.ServeHTTP(w, r); w.verdict == nil {
+	l.handler.ServeHTTP(w, r)
+	if w.verdict == nil {
 		return nil
 	}
 	return l.refusal(r.Context(), w.verdict, w.header)
@@ -264,7 +269,8 @@ func (v *Visit) Receive(received any) *Refusal {
 	f := m.refusal.Load()
 	if f == nil {
 		m.call.Message = received
-		if f = m.limit.ask(m.request); f != nil {
+		f = m.limit.ask(m.request)
+		if f != nil {
 			m.refusal.Store(f)
 		}
 	}
@@ -286,7 +292,7 @@ func Procedure(r *http.Request) (string, error) { return Of(r).Procedure, nil }
 func Procedures(prefixes []string) func(*http.Request) bool {
 	prefixes = slices.Clone(prefixes)
 	return func(r *http.Request) bool {
-		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(Of(r).Procedure, p) })
+		return slices.ContainsFunc(prefixes, func(text string) bool { return strings.HasPrefix(Of(r).Procedure, text) })
 	}
 }
 

@@ -36,8 +36,8 @@ type Config struct {
 	// Prefix begins the name of every key in Redis. Empty means "headgate".
 	Prefix string
 
-	// Secret, of 32 bytes or more, hides keys: Redis sees their HMAC-SHA-256 under it. All servers must share it. Without
-	// it keys are readable in Redis, but for those above 128 bytes, which are hashed.
+	// Secret, of 32 bytes or more, hides keys: Redis sees their HMAC-SHA-256 under it. All servers must share it.
+	// Without it keys are readable in Redis, but for those above 128 bytes, which are hashed.
 	Secret []byte `json:"-"`
 
 	// Failure says how decisions are made while Redis is away.
@@ -56,23 +56,23 @@ type Config struct {
 	// means 2 s, or Timeout if that is more, or a third of SlotTTL if that is less.
 	SlotTimeout time.Duration
 
-	// SlotTTL is the time after which the slots of a process that died are free: 100 ms to 1 h, the same on all servers.
-	// 0 means 15 s.
+	// SlotTTL is the time after which the slots of a process that died are free: 100 ms to 1 h, the same on all
+	// servers. 0 means 15 s.
 	SlotTTL time.Duration
 
 	// RefusalTTL is the longest time for which a refusal is remembered. 0 means 1 s; a negative value that none is.
 	RefusalTTL time.Duration
 
 	// Lease, if not 0, lets this process charge units of busy keys ahead, for at most that long: 1 ms to 1 min. Then
-	// hot keys are decided in memory, and the limit of the fleet still holds. Only FixedWindow, SlidingWindow and Calendar
-	// are leased, without FromFirst and CountDenied. Units that are leased and not used are missing elsewhere until they are
-	// given back.
+	// hot keys are decided in memory, and the limit of the fleet still holds. Only FixedWindow, SlidingWindow and
+	// Calendar are leased, without FromFirst and CountDenied. Units that are leased and not used are missing elsewhere
+	// until they are given back.
 	Lease time.Duration
 }
 
 // Format implements [fmt.Formatter]: it prints no Secret.
-func (c Config) Format(s fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(s, "redisstore.Config{Prefix: %q}", c.Prefix)
+func (c Config) Format(state fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(state, "redisstore.Config{Prefix: %q}", c.Prefix)
 }
 
 // Failure says how decisions are made while Redis is away. Its texts are "local", "open" and "closed".
@@ -106,13 +106,13 @@ type Store struct {
 //	    &username=user&password=password                       one; the user before the host is that of the Sentinels
 //
 // It does not connect. The error has all faults, and does not show the URL.
-func Open(url string, c Config) (*Store, error) {
-	c = c.withDefaults()
-	client, err := redisurl.Open(url, redisurl.Config{Timeout: max(c.Timeout, c.SlotTimeout)})
+func Open(url string, config Config) (*Store, error) {
+	config = config.withDefaults()
+	client, err := redisurl.Open(url, redisurl.Config{Timeout: max(config.Timeout, config.SlotTimeout)})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("headgate: redisstore: %w", err), c.faults())
+		return nil, errors.Join(fmt.Errorf("headgate: redisstore: %w", err), config.faults())
 	}
-	s, err := New(client, c)
+	s, err := New(client, config)
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
 	}
@@ -122,31 +122,33 @@ func Open(url string, c Config) (*Store, error) {
 
 // New returns a store that uses a client of yours. It does not connect. The client must heed
 // deadlines: it is refused without ContextTimeoutEnabled. The error has all faults.
-func New(client redis.UniversalClient, c Config) (*Store, error) {
-	c = c.withDefaults()
+func New(client redis.UniversalClient, config Config) (*Store, error) {
+	config = config.withDefaults()
 	var observer *store.Observer // nil: nobody is told
-	for _, o := range c.Observers {
+	for _, o := range config.Observers {
 		observer = observer.And(o.Backend(nil))
 	}
 	hooks := cmp.Or(observer, new(store.Observer))
 	rates, err := redisrates.New(client, redisrates.Config{
-		Prefix: c.Prefix, Secret: c.Secret, Timeout: c.Timeout, RefusalTTL: c.RefusalTTL,
-		Failure: c.Failure, Servers: c.Servers, Called: hooks.Called, Changed: hooks.Changed,
+		Prefix: config.Prefix, Secret: config.Secret, Timeout: config.Timeout, RefusalTTL: config.RefusalTTL,
+		Failure: config.Failure, Servers: config.Servers, Called: hooks.Called, Changed: hooks.Changed,
 	})
-	if err := errors.Join(err, c.faults()); err != nil {
+	if err := errors.Join(err, config.faults()); err != nil {
 		return nil, err
 	}
 	s := &Store{rates: rates}
 	s.slots = redisslots.New(client, redisslots.Config{
-		Names: rediskey.New(c.Prefix, c.Secret), Called: hooks.Called,
+		Names: rediskey.New(config.Prefix, config.Secret), Called: hooks.Called,
 		Config: keeper.Config{
-			TTL: c.SlotTTL, Timeout: c.SlotTimeout, Failure: c.Failure, Servers: c.Servers,
+			TTL: config.SlotTTL, Timeout: config.SlotTimeout, Failure: config.Failure, Servers: config.Servers,
 			Changed: hooks.Changed, Lost: hooks.SlotsLost, Restated: hooks.SlotsRestated,
 		},
 	})
-	s.backend.Rates, s.backend.Slots, s.backend.Observer = s.rates, s.slots, observer
-	if c.Lease > 0 {
-		s.backend.Leases = lease.New(s.rates, s.rates.Fresh(), c.Lease, c.Timeout)
+	s.backend.Rates = s.rates
+	s.backend.Slots = s.slots
+	s.backend.Observer = observer
+	if config.Lease > 0 {
+		s.backend.Leases = lease.New(s.rates, s.rates.Fresh(), config.Lease, config.Timeout)
 		s.backend.Rates = s.backend.Leases
 	}
 	return s, nil
@@ -193,8 +195,8 @@ func (s *Store) Check(ctx context.Context) error {
 // Away returns why Redis is not used at the moment, or nil. It makes no call.
 func (s *Store) Away() error { return cmp.Or(s.rates.Away(), s.slots.Away()) }
 
-// Close lets nobody acquire slots any more, gives back what is leased, states that this process holds no slots, and closes
-// the client if Open made it. Call it when requests and sockets have ended. It may be called again.
+// Close lets nobody acquire slots any more, gives back what is leased, states that this process holds no slots, and
+// closes the client if Open made it. Call it when requests and sockets have ended. It may be called again.
 func (s *Store) Close(ctx context.Context) error {
 	if ctx == nil {
 		return backend.ErrNoContext
@@ -204,7 +206,8 @@ func (s *Store) Close(ctx context.Context) error {
 		err = errors.Join(err, s.backend.Leases.Close(ctx))
 	}
 	if s.owned {
-		if closed := s.Client().Close(); !errors.Is(closed, redis.ErrClosed) { // by an earlier call
+		closed := s.Client().Close()
+		if !errors.Is(closed, redis.ErrClosed) { // by an earlier call
 			err = errors.Join(err, closed)
 		}
 	}

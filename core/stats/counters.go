@@ -10,8 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/step"
 )
 
-// A counter counts charges and their units. Most charges are of one unit, for which one addition is enough. No part of it
-// decreases, so that what is read does not, also in between.
+// A counter counts charges and their units. Most charges are of one unit, for which one addition is enough. No part of
+// it decreases, so that what is read does not, also in between.
 type counter struct {
 	some atomic.Uint64 // charges of units
 	more atomic.Uint64 // units beyond one for each of these
@@ -71,8 +71,8 @@ type policy struct {
 	logged            uint64       // refusals; guarded by the mutex of the spell
 }
 
-func newGroup(s *Stats, kind, name string) *group {
-	g := &group{stats: s, kind: kind, name: name}
+func newGroup(seen *Stats, kind, name string) *group {
+	g := &group{stats: seen, kind: kind, name: name}
 	g.policies.init(maxPolicies, func(name string) *policy { return &policy{name: name} })
 	return g
 }
@@ -111,7 +111,8 @@ type names[T any] struct {
 }
 
 func (r *registry[T]) init(most int, create func(name string) *T) {
-	r.max, r.create = most, create
+	r.max = most
+	r.create = create
 	r.names.Store(&names[T]{byName: make(map[string]*T)})
 }
 

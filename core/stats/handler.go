@@ -46,7 +46,8 @@ func thisProcess() process {
 	p := process{ID: os.Getpid()}
 	p.Host, _ = os.Hostname()
 	if b, ok := debug.ReadBuildInfo(); ok {
-		p.Program, p.Version = b.Path, b.Main.Version
+		p.Program = b.Path
+		p.Version = b.Main.Version
 		for _, m := range b.Deps {
 			if m.Path == "github.com/headgate/headgate" {
 				p.Headgate = m.Version
@@ -96,9 +97,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = page.Execute(&body, h.view(r.URL.Query().Get("refresh")))
 	case path.Base(r.URL.Path) == "json":
 		head.Set("Content-Type", "application/json")
-		e := json.NewEncoder(&body)
-		e.SetIndent("", "\t")
-		err = e.Encode(h.report())
+		encoder := json.NewEncoder(&body)
+		encoder.SetIndent("", "\t")
+		err = encoder.Encode(h.report())
 	case path.Base(r.URL.Path) == "metrics":
 		head.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		err = h.stats.WritePrometheus(&body)

@@ -35,19 +35,20 @@ func (s *Stats) Families() []Family {
 // WritePrometheus writes the counts in the text format of Prometheus, version 0.0.4.
 func (s *Stats) WritePrometheus(w io.Writer) error {
 	var text strings.Builder
-	for _, f := range s.Families() {
-		text.WriteString("# HELP " + f.Name + " " + f.Help + "\n# TYPE " + f.Name + " " + f.Type + "\n")
+	for _, family := range s.Families() {
+		text.WriteString("# HELP " + family.Name + " " + family.Help + "\n# TYPE " + family.Name + " " + family.Type + "\n")
 		count := 0.0 // of a histogram: what its last bucket has
-		for _, x := range f.Samples {
-			switch n := len(x.Labels); {
-			case f.Type != "histogram":
-				write(&text, f.Name, x.Labels, x.Value)
-			case n > 1 && x.Labels[n-2] == "le":
-				write(&text, f.Name+"_bucket", x.Labels, x.Value)
-				count = x.Value
+		for _, sample := range family.Samples {
+			n := len(sample.Labels)
+			switch {
+			case family.Type != "histogram":
+				write(&text, family.Name, sample.Labels, sample.Value)
+			case n > 1 && sample.Labels[n-2] == "le":
+				write(&text, family.Name+"_bucket", sample.Labels, sample.Value)
+				count = sample.Value
 			default:
-				write(&text, f.Name+"_sum", x.Labels, x.Value)
-				write(&text, f.Name+"_count", x.Labels, count)
+				write(&text, family.Name+"_sum", sample.Labels, sample.Value)
+				write(&text, family.Name+"_count", sample.Labels, count)
 			}
 		}
 	}
@@ -101,8 +102,8 @@ func decisions(all []groupCounts, decided bool) iter.Seq2[string, *count] {
 
 func (m *metrics) limiters(all []groupCounts) {
 	m.family("headgate_decisions_total", "counter", "Charges that were decided, by the policy that decided.")
-	for name, c := range decisions(all, true) {
-		m.add(float64(c.Charges), "limiter", name, "policy", c.Policy, "result", c.Result, "source", c.Source)
+	for name, count := range decisions(all, true) {
+		m.add(float64(count.Charges), "limiter", name, "policy", count.Policy, "result", count.Result, "source", count.Source)
 	}
 	m.family("headgate_decision_units_total", "counter", "Units of the charges that were decided.")
 	for name, c := range decisions(all, true) {
@@ -118,14 +119,15 @@ func (m *metrics) limiters(all []groupCounts) {
 			m.add(float64(of(&all[i])), "limiter", all[i].Name)
 		}
 	}
-	each("headgate_settlements_total", "Charges that were corrected, or should have been.", func(l *groupCounts) uint64 { return l.Settled })
+	each("headgate_settlements_total", "Charges that were corrected, or should have been.", func(counts *groupCounts) uint64 { return counts.Settled })
 	each("headgate_settlement_errors_total", "Charges whose correction failed.", func(l *groupCounts) uint64 { return l.Unsettled })
 	each("headgate_settlement_given_back_units_total", "Units that were to be given back.", func(l *groupCounts) uint64 { return l.GivenBack })
 	each("headgate_settlement_charged_units_total", "Units that a settlement or a report counted.", func(l *groupCounts) uint64 { return l.ChargedLater })
 	each("headgate_settlement_uncovered_units_total", "Units of these for which there was no room.", func(l *groupCounts) uint64 { return l.Uncovered })
 	m.family("headgate_last_refusal_timestamp_seconds", "gauge", "When the limiter last refused a charge.")
 	for i := range all {
-		if at := all[i].LastRefused; !at.IsZero() {
+		at := all[i].LastRefused
+		if !at.IsZero() {
 			m.add(float64(at.UnixMilli())/1000, "limiter", all[i].Name)
 		}
 	}
@@ -137,8 +139,8 @@ func (m *metrics) slots(all []groupCounts) {
 		m.add(float64(all[i].Held), "slots", all[i].Name)
 	}
 	m.family("headgate_slot_claims_total", "counter", "Claims of slots that were granted or refused, or refused on trial.")
-	for name, c := range decisions(all, true) {
-		m.add(float64(c.Charges), "slots", name, "result", c.Result, "source", c.Source)
+	for name, count := range decisions(all, true) {
+		m.add(float64(count.Charges), "slots", name, "result", count.Result, "source", count.Source)
 	}
 	m.family("headgate_slot_claim_errors_total", "counter", "Claims of slots of which it is not known whether one was free.")
 	for name, c := range decisions(all, false) {
@@ -146,19 +148,19 @@ func (m *metrics) slots(all []groupCounts) {
 	}
 }
 
-func (m *metrics) store(s *storeCounts) {
+func (m *metrics) store(counts *storeCounts) {
 	m.family("headgate_store_call_duration_seconds", "histogram", "How long calls to servers of stores took.")
-	m.durations("answered", &s.Answered)
-	m.durations(failed, &s.Failed)
+	m.durations("answered", &counts.Answered)
+	m.durations(failed, &counts.Failed)
 	one := func(name, kind, help string, value float64) {
 		m.family(name, kind, help)
 		m.add(value)
 	}
-	one("headgate_store_questions_total", "counter", "Decisions, settlements and keys of slots that calls were about.", float64(s.Questions))
-	one("headgate_store_servers_away", "gauge", "Servers of stores that are unavailable.", float64(s.Away))
-	one("headgate_store_outages_total", "counter", "How often a server of a store became unavailable.", float64(s.Outages))
-	one("headgate_slots_lost_total", "counter", "Slots held when a store declared this process dead.", float64(s.Lost))
-	one("headgate_slots_restated_keys_total", "counter", "Keys of slots that were stated again after a loss.", float64(s.Restated))
+	one("headgate_store_questions_total", "counter", "Decisions, settlements and keys of slots that calls were about.", float64(counts.Questions))
+	one("headgate_store_servers_away", "gauge", "Servers of stores that are unavailable.", float64(counts.Away))
+	one("headgate_store_outages_total", "counter", "How often a server of a store became unavailable.", float64(counts.Outages))
+	one("headgate_slots_lost_total", "counter", "Slots held when a store declared this process dead.", float64(counts.Lost))
+	one("headgate_slots_restated_keys_total", "counter", "Keys of slots that were stated again after a loss.", float64(counts.Restated))
 }
 
 // durations adds a histogram to the latest family.
@@ -177,7 +179,7 @@ func (m *metrics) memory(all []memoryCounts) {
 			m.add(of(&all[i]), "store", all[i].Name)
 		}
 	}
-	each("headgate_memory_states", "gauge", "States of keys that are held.", func(m *memoryCounts) float64 { return float64(m.Keys) })
+	each("headgate_memory_states", "gauge", "States of keys that are held.", func(counts *memoryCounts) float64 { return float64(counts.Keys) })
 	each("headgate_memory_bytes", "gauge", "Memory of all states.", func(m *memoryCounts) float64 { return float64(m.Bytes) })
 	each("headgate_memory_evicted_total", "counter", "States that were dropped while they still counted.", func(m *memoryCounts) float64 { return float64(m.Evicted) })
 }

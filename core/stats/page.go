@@ -60,7 +60,8 @@ func (h *handler) view(refresh string) *view {
 	r := h.report()
 	rates := h.rates.since(&r.snapshot)
 	v := &view{report: r, Style: template.CSS(style), RatesFrom: rates.at, rates: rates, texts: make(map[part]string)}
-	if n, err := strconv.Atoi(refresh); err == nil && n > 0 {
+	n, err := strconv.Atoi(refresh)
+	if err == nil && n > 0 {
 		v.Refresh = min(n, 3600)
 	}
 	v.readTexts()
@@ -84,27 +85,28 @@ func (v *view) readTexts() {
 	if v.Limits == nil {
 		return
 	}
-	for _, p := range v.Limits.Policies {
-		k := part{p.Limiter, p.Name}
-		if before, ok := v.texts[k]; ok && before != p.Text {
-			v.texts[k] = before + "; " + p.Text // of another plan
+	for _, policy := range v.Limits.Policies {
+		k := part{policy.Limiter, policy.Name}
+		before, ok := v.texts[k]
+		if ok && before != policy.Text {
+			v.texts[k] = before + "; " + policy.Text // of another plan
 		} else {
-			v.texts[k] = p.Text
+			v.texts[k] = policy.Text
 		}
 	}
 }
 
 // limiter adds a row for each policy that decided, and one for what none decided.
-func (v *view) limiter(l *groupCounts) {
-	each, sum := tallies(l.Counts)
+func (v *view) limiter(counts *groupCounts) {
+	each, sum := tallies(counts.Counts)
 	for i := range each {
 		t := &each[i]
 		if t.decided() == 0 {
 			continue
 		}
-		k := part{l.Name, t.policy}
+		k := part{counts.Name, t.policy}
 		v.Rows = append(v.Rows, row{
-			Name: l.Name, Policy: t.policy, Text: v.texts[k], Rate: v.rates.rate(l.Name, t, v.At), Trial: t.tried(v.At),
+			Name: counts.Name, Policy: t.policy, Text: v.texts[k], Rate: v.rates.rate(counts.Name, t, v.At), Trial: t.tried(v.At),
 			Admitted: grouped(t.admitted), Refused: t.share(), Failed: "–", Last: ago(v.At, t.last),
 		})
 		delete(v.texts, k)
@@ -114,9 +116,9 @@ func (v *view) limiter(l *groupCounts) {
 		if sum.withdrawn > 0 {
 			text = grouped(sum.withdrawn) + " charges that another limiter refused"
 		}
-		v.Rows = append(v.Rows, row{Name: l.Name, Text: text, Admitted: "–", Refused: "–", Rate: "–", Failed: grouped(sum.failed), Last: "–"})
+		v.Rows = append(v.Rows, row{Name: counts.Name, Text: text, Admitted: "–", Refused: "–", Rate: "–", Failed: grouped(sum.failed), Last: "–"})
 	}
-	v.refusals("limiter", "has", l, &sum)
+	v.refusals("limiter", "has", counts, &sum)
 }
 
 // undecided adds a row for each policy in force that has not decided yet.
@@ -124,30 +126,30 @@ func (v *view) undecided() {
 	if v.Limits == nil {
 		return
 	}
-	for _, p := range v.Limits.Policies {
-		k := part{p.Limiter, p.Name}
+	for _, policy := range v.Limits.Policies {
+		k := part{policy.Limiter, policy.Name}
 		if text, ok := v.texts[k]; ok {
-			v.Rows = append(v.Rows, row{Name: p.Limiter, Policy: p.Name, Text: text, Admitted: "0", Refused: "0", Rate: "0", Failed: "–", Last: "never"})
+			v.Rows = append(v.Rows, row{Name: policy.Limiter, Policy: policy.Name, Text: text, Admitted: "0", Refused: "0", Rate: "0", Failed: "–", Last: "never"})
 			delete(v.texts, k)
 		}
 	}
 }
 
-func (v *view) slots(k *groupCounts) {
-	_, sum := tallies(k.Counts)
+func (v *view) slots(counts *groupCounts) {
+	_, sum := tallies(counts.Counts)
 	v.SlotRows = append(v.SlotRows, row{
-		Name: k.Name, Held: k.Held, Last: ago(v.At, k.LastRefused), Trial: sum.tried(v.At),
+		Name: counts.Name, Held: counts.Held, Last: ago(v.At, counts.LastRefused), Trial: sum.tried(v.At),
 		Admitted: grouped(sum.admitted), Refused: sum.share(), Failed: grouped(sum.failed),
 	})
-	v.refusals("slots", "have", k, &sum)
+	v.refusals("slots", "have", counts, &sum)
 }
 
 // refusals adds who is refused.
-func (v *view) refusals(kind, verb string, g *groupCounts, sum *tally) {
-	of := kind + " “" + g.Name + "”"
-	if !g.RefusingSince.IsZero() {
+func (v *view) refusals(kind, verb string, counts *groupCounts, sum *tally) {
+	of := kind + " “" + counts.Name + "”"
+	if !counts.RefusingSince.IsZero() {
 		v.Now = append(v.Now, trouble{
-			of + " " + verb + " been refusing since " + clock(g.RefusingSince) + ".",
+			of + " " + verb + " been refusing since " + clock(counts.RefusingSince) + ".",
 			"If one key has most refusals below, a client ignores Retry-After, or the key is your proxy. If many keys have a few, the limit is too low.",
 		})
 	}
@@ -158,39 +160,41 @@ func (v *view) refusals(kind, verb string, g *groupCounts, sum *tally) {
 			Keys: shown, More: len(t.Keys) - len(shown),
 		})
 	}
-	if t := g.Top; t != nil {
+	if t := counts.Top; t != nil {
 		add(t, "since "+clock(t.From))
 	}
-	if t := g.TopBefore; t != nil {
+	if t := counts.TopBefore; t != nil {
 		add(t, clock(t.From)+" to "+clock(t.Until))
 	}
 }
 
 func (v *view) servers() {
-	s := &v.Store
+	counts := &v.Store
 	switch {
-	case s.Away > 0:
+	case counts.Away > 0:
 		v.Now = append(v.Now, trouble{
-			fmt.Sprintf("The store is unavailable since %s: %s", clock(s.Changed), s.Reason),
+			fmt.Sprintf("The store is unavailable since %s: %s", clock(counts.Changed), counts.Reason),
 			"Meanwhile, the Failure of its configuration decides. The command “headgate ping” tells what is wrong with Redis.",
 		})
-	case s.Outages > 0:
-		v.Servers = append(v.Servers, fmt.Sprintf("It was unavailable %s times, until %s: %s", grouped(s.Outages), clock(s.Changed), s.Reason))
+	case counts.Outages > 0:
+		v.Servers = append(v.Servers, fmt.Sprintf("It was unavailable %s times, until %s: %s", grouped(counts.Outages), clock(counts.Changed), counts.Reason))
 	}
-	if n := s.Answered.Count + s.Failed.Count; n > 0 {
-		mean := time.Duration((s.Answered.Sum + s.Failed.Sum) / float64(n) * float64(time.Second))
+	n := counts.Answered.Count + counts.Failed.Count
+	if n > 0 {
+		mean := time.Duration((counts.Answered.Sum + counts.Failed.Sum) / float64(n) * float64(time.Second))
 		v.Servers = append(v.Servers, fmt.Sprintf("%s calls, %s of which failed, about %s questions; %v a call on average.",
-			grouped(n), grouped(s.Failed.Count), grouped(s.Questions), mean.Round(time.Microsecond)))
+			grouped(n), grouped(counts.Failed.Count), grouped(counts.Questions), mean.Round(time.Microsecond)))
 	}
-	if s.Lost+s.Restated > 0 {
-		v.Servers = append(v.Servers, fmt.Sprintf("%s slots were lost, %s keys of slots stated again.", grouped(s.Lost), grouped(s.Restated)))
+	if counts.Lost+counts.Restated > 0 {
+		v.Servers = append(v.Servers, fmt.Sprintf("%s slots were lost, %s keys of slots stated again.", grouped(counts.Lost), grouped(counts.Restated)))
 	}
 }
 
 // clock returns a time of day in UTC, with the date unless it is today's.
 func clock(t time.Time) string {
 	t = t.UTC()
-	if y, m, d := time.Now().UTC().Date(); t.Year() == y && t.Month() == m && t.Day() == d {
+	y, month, d := time.Now().UTC().Date()
+	if t.Year() == y && t.Month() == month && t.Day() == d {
 		return t.Format("15:04:05")
 	}
 	return t.Format("2006-01-02 15:04:05")

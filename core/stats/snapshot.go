@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/step"
 )
 
-// A snapshot has the counts of this process at one time, since [New]. Events that happen while it is made may be in it or
-// not. It is encoded as JSON with the names in its tags.
+// A snapshot has the counts of this process at one time, since [New]. Events that happen while it is made may be in it
+// or not. It is encoded as JSON with the names in its tags.
 type snapshot struct {
 	Since    time.Time      `json:"since"`
 	At       time.Time      `json:"at"`
@@ -32,8 +32,8 @@ type groupCounts struct {
 	Unsettled    uint64 `json:"unsettled,omitempty"`    // of Settled: charges whose correction failed
 	Held         int64  `json:"held,omitempty"`         // slots that this process holds
 
-	// RefusingSince is when the refusals began that follow each other within a minute. It is zero if there was none for a
-	// minute. LastRefused is when the last was. Neither tells of refusals on trial.
+	// RefusingSince is when the refusals began that follow each other within a minute. It is zero if there was none for
+	// a minute. LastRefused is when the last was. Neither tells of refusals on trial.
 	RefusingSince time.Time `json:"refusingSince,omitzero"`
 	LastRefused   time.Time `json:"lastRefused,omitzero"`
 
@@ -128,9 +128,11 @@ func (s *Stats) snapshot(keys bool) snapshot {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n.Store.Reason, n.Store.Changed = s.reason, s.changed
+	n.Store.Reason = s.reason
+	n.Store.Changed = s.changed
 	for i, use := range s.memories {
-		name, x := "memory", use()
+		name := "memory"
+		x := use()
 		if i > 0 {
 			name += " " + strconv.Itoa(i+1)
 		}
@@ -160,7 +162,8 @@ func (g *group) read(now time.Time) groupCounts {
 	}
 	n.RefusingSince, n.LastRefused = g.spell.times(now)
 	add := func(c count, of *counter) {
-		if c.Charges, c.Units = of.load(); c.Charges > 0 {
+		c.Charges, c.Units = of.load()
+		if c.Charges > 0 {
 			n.Counts = append(n.Counts, c)
 		}
 	}
@@ -170,10 +173,10 @@ func (g *group) read(now time.Time) groupCounts {
 			add(c, &of[i])
 		}
 	}
-	for _, p := range g.policies.all() {
-		each(count{Policy: p.name, Result: admitted}, &p.admitted)
-		each(count{Policy: p.name, Result: refused, Last: time.Unix(0, p.last.Load())}, &p.refused)
-		each(count{Policy: p.name, Result: trial, Last: time.Unix(0, p.lastTrial.Load())}, &p.trial)
+	for _, policy := range g.policies.all() {
+		each(count{Policy: policy.name, Result: admitted}, &policy.admitted)
+		each(count{Policy: policy.name, Result: refused, Last: time.Unix(0, policy.last.Load())}, &policy.refused)
+		each(count{Policy: policy.name, Result: trial, Last: time.Unix(0, policy.lastTrial.Load())}, &policy.trial)
 	}
 	each(count{Result: withdrawn}, &g.withdrawn)
 	for i := range g.errors {

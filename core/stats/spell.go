@@ -23,7 +23,8 @@ type spell struct {
 // extend notes a refusal, which has been counted.
 func (g *group) extend(now time.Time) {
 	s := &g.spell
-	if last := s.last.Swap(now.UnixNano()); now.UnixNano()-last > int64(quiet) {
+	last := s.last.Swap(now.UnixNano())
+	if now.UnixNano()-last > int64(quiet) {
 		s.since.Store(now.UnixNano())
 	}
 	if g.stats.config.Logger != nil && !s.logging.Load() && s.logging.CompareAndSwap(false, true) {
@@ -38,11 +39,12 @@ func (g *group) log() {
 	defer g.spell.mu.Unlock()
 	var total uint64
 	var each []any
-	for _, p := range g.policies.all() {
-		if n := p.refused.charges() - p.logged; n > 0 {
-			p.logged += n
+	for _, policy := range g.policies.all() {
+		n := policy.refused.charges() - policy.logged
+		if n > 0 {
+			policy.logged += n
 			total += n
-			each = append(each, slog.Uint64(p.name, n))
+			each = append(each, slog.Uint64(policy.name, n))
 		}
 	}
 	if total == 0 {

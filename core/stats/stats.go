@@ -64,28 +64,28 @@ type Stats struct {
 }
 
 // New returns a Stats that has counted nothing.
-func New(c Config) *Stats {
-	s := &Stats{config: c, start: time.Now(), seed: maphash.MakeSeed(), hash: newHash()}
-	s.limiters.init(maxNames, func(name string) *group { return newGroup(s, "limiter", name) })
-	s.slots.init(maxNames, func(name string) *group { return newGroup(s, "slots", name) })
-	s.observer.Backend(&store.Observer{
-		Decided: func(_ context.Context, e store.DecisionEvent) {
-			if e.Allowed {
-				s.policy(e.Limiter, e.Policy).admitted[e.Source].add(e.Units)
+func New(config Config) *Stats {
+	seen := &Stats{config: config, start: time.Now(), seed: maphash.MakeSeed(), hash: newHash()}
+	seen.limiters.init(maxNames, func(name string) *group { return newGroup(seen, "limiter", name) })
+	seen.slots.init(maxNames, func(name string) *group { return newGroup(seen, "slots", name) })
+	seen.observer.Backend(&store.Observer{
+		Decided: func(_ context.Context, event store.DecisionEvent) {
+			if event.Allowed {
+				seen.policy(event.Limiter, event.Policy).admitted[event.Source].add(event.Units)
 			} else {
-				s.notAdmitted(&e)
+				seen.notAdmitted(&event)
 			}
 		},
-		Settled:       s.settled,
-		Acquired:      s.acquired,
-		Released:      func(name string) { s.slots.get(name).released.Add(1) },
-		Changed:       s.storeChanged,
-		Called:        s.called,
-		SlotsLost:     s.slotsLost,
-		SlotsRestated: s.slotsRestated,
-		Memory:        s.addMemory,
+		Settled:       seen.settled,
+		Acquired:      seen.acquired,
+		Released:      func(name string) { seen.slots.get(name).released.Add(1) },
+		Changed:       seen.storeChanged,
+		Called:        seen.called,
+		SlotsLost:     seen.slotsLost,
+		SlotsRestated: seen.slotsRestated,
+		Memory:        seen.addMemory,
 	})
-	return s
+	return seen
 }
 
 // Observer returns the observer for the stores whose events shall be counted.
@@ -97,9 +97,9 @@ type found struct {
 	policy        *policy
 }
 
-// policy returns what is counted of a policy. Those that admit are mostly found in a table by some letters of the names,
-// which takes no hash, and a comparison of names, which is mostly one of two pointers. Those that find no place there are
-// found by the registries.
+// policy returns what is counted of a policy. Those that admit are mostly found in a table by some letters of the
+// names, which takes no hash, and a comparison of names, which is mostly one of two pointers. Those that find no place
+// there are found by the registries.
 func (s *Stats) policy(limiter, name string) *policy {
 	if limiter == "" || name == "" {
 		return s.limiters.get(limiter).policies.get(name)
@@ -123,50 +123,51 @@ func letter(name string) uint8 {
 }
 
 // notAdmitted counts a charge that was not admitted, or of which that is not known.
-func (s *Stats) notAdmitted(e *store.DecisionEvent) {
-	l := s.limiters.get(e.Limiter)
+func (s *Stats) notAdmitted(event *store.DecisionEvent) {
+	group := s.limiters.get(event.Limiter)
 	switch {
-	case e.Err != nil:
-		l.errors[reason(e.Err)].add(e.Units)
-	case e.Policy == "":
-		l.withdrawn[e.Source].add(e.Units)
+	case event.Err != nil:
+		group.errors[reason(event.Err)].add(event.Units)
+	case event.Policy == "":
+		group.withdrawn[event.Source].add(event.Units)
 	default:
-		l.refuse(l.policies.get(e.Policy), e.Source, e.Units, e.ObserveOnly, e.Key.Reveal())
+		group.refuse(group.policies.get(event.Policy), event.Source, event.Units, event.ObserveOnly, event.Key.Reveal())
 	}
 }
 
-func (s *Stats) settled(_ context.Context, e store.SettleEvent) {
-	l := s.limiters.get(e.Limiter)
-	l.settled.Add(1)
+func (s *Stats) settled(_ context.Context, event store.SettleEvent) {
+	group := s.limiters.get(event.Limiter)
+	group.settled.Add(1)
 	switch {
-	case e.Err != nil:
-		l.unsettled.Add(1)
-	case e.Actual < e.Charged:
-		l.givenBack.Add(uint64(e.Charged - e.Actual))
+	case event.Err != nil:
+		group.unsettled.Add(1)
+	case event.Actual < event.Charged:
+		group.givenBack.Add(uint64(event.Charged - event.Actual))
 	default:
-		l.chargedLater.Add(uint64(e.Actual - e.Charged))
-		l.uncovered.Add(uint64(e.Uncovered))
+		group.chargedLater.Add(uint64(event.Actual - event.Charged))
+		group.uncovered.Add(uint64(event.Uncovered))
 	}
 }
 
-func (s *Stats) acquired(_ context.Context, e store.SlotEvent) {
-	k := s.slots.get(e.Slots)
-	switch p := k.policies.get(""); {
-	case e.Err != nil:
-		k.errors[reason(e.Err)].add(1)
-	case e.Granted:
-		p.admitted[e.Source].add(1)
+func (s *Stats) acquired(_ context.Context, event store.SlotEvent) {
+	group := s.slots.get(event.Slots)
+	policy := group.policies.get("")
+	switch {
+	case event.Err != nil:
+		group.errors[reason(event.Err)].add(1)
+	case event.Granted:
+		policy.admitted[event.Source].add(1)
 	default:
-		k.refuse(p, e.Source, 1, e.ObserveOnly, e.Key.Reveal())
+		group.refuse(policy, event.Source, 1, event.ObserveOnly, event.Key.Reveal())
 	}
 }
 
-func (s *Stats) called(c store.Call) {
-	s.questions.Add(uint64(c.Questions))
-	if c.Err != nil {
-		s.failed.add(c.Took)
+func (s *Stats) called(call store.Call) {
+	s.questions.Add(uint64(call.Questions))
+	if call.Err != nil {
+		s.failed.add(call.Took)
 	} else {
-		s.answered.add(c.Took)
+		s.answered.add(call.Took)
 	}
 }
 

@@ -85,13 +85,15 @@ type earlier struct {
 
 // rate returns what a policy has decided each second since then, and how much it refused.
 func (e *earlier) rate(limiter string, t *tally, now time.Time) string {
-	was, seconds := e.of[part{limiter, t.policy}], now.Sub(e.at).Seconds()
+	was := e.of[part{limiter, t.policy}]
+	seconds := now.Sub(e.at).Seconds()
 	if seconds <= 0 {
 		return "–"
 	}
 	n := t.decided() - was.decided()
 	text := fmt.Sprintf("%.3g", float64(n)/seconds)
-	if refused := t.refused - was.refused; refused > 0 {
+	refused := t.refused - was.refused
+	if refused > 0 {
 		text += fmt.Sprintf(", %.3g %% refused", percent(refused, n))
 	}
 	return text
@@ -115,11 +117,12 @@ func (h *rates) since(n *snapshot) *earlier {
 		h.old = h.young
 	}
 	if n.At.Sub(h.young.at) >= ratesOver {
-		h.old, h.young = h.young, &earlier{n.At, make(map[part]tally)}
-		for _, l := range n.Limiters {
-			each, _ := tallies(l.Counts)
+		h.old = h.young
+		h.young = &earlier{n.At, make(map[part]tally)}
+		for _, counts := range n.Limiters {
+			each, _ := tallies(counts.Counts)
 			for _, t := range each {
-				h.young.of[part{l.Name, t.policy}] = t
+				h.young.of[part{counts.Name, t.policy}] = t
 			}
 		}
 	}

@@ -29,12 +29,12 @@ func newHash() func(key string) string {
 	_, _ = rand.Read(secret) // it never fails
 	pool := sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }}
 	return func(key string) string {
-		h := pool.Get().(hash.Hash)
-		defer pool.Put(h)
-		h.Reset()
-		h.Write([]byte(key))
+		sum := pool.Get().(hash.Hash)
+		defer pool.Put(sum)
+		sum.Reset()
+		sum.Write([]byte(key))
 		var room [sha256.Size]byte
-		return base64.RawURLEncoding.EncodeToString(h.Sum(room[:0])[:hashSize])
+		return base64.RawURLEncoding.EncodeToString(sum.Sum(room[:0])[:hashSize])
 	}
 }
 
@@ -56,26 +56,27 @@ type top struct {
 	current, last *sketch
 }
 
-func (t *top) add(s *Stats, now time.Time, key string) {
-	hash := maphash.String(s.seed, key)
+func (t *top) add(seen *Stats, now time.Time, key string) {
+	hash := maphash.String(seen.seed, key)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.turn(now)
 	if t.current == nil {
 		t.current = newSketch(now)
 	}
-	p, taken := t.current.find(hash)
+	place, taken := t.current.find(hash)
 	if taken {
-		p.First, p.Name = now, s.shown(key)
+		place.First, place.Name = now, seen.shown(key)
 	}
-	p.Refusals++
-	p.Last = now
+	place.Refusals++
+	place.Last = now
 }
 
 // turn ends a period that is over.
 func (t *top) turn(now time.Time) {
 	if t.current != nil && now.Sub(t.current.from) >= period {
-		t.last, t.current = t.current, nil
+		t.last = t.current
+		t.current = nil
 	}
 	if t.last != nil && now.Sub(t.last.from) >= 2*period {
 		t.last = nil
@@ -97,8 +98,8 @@ func (t *top) read(now time.Time) (current, last *topKeys) {
 }
 
 // A sketch is the algorithm Space-Saving of Metwally, Agrawal and El Abbadi. A key that has no place takes the one with
-// the smallest count, with that count, which is its error: it may have been refused so often before, or never. So a count
-// is never too small, and too large by at most its error.
+// the smallest count, with that count, which is its error: it may have been refused so often before, or never. So a
+// count is never too small, and too large by at most its error.
 type sketch struct {
 	from   time.Time
 	places []place
@@ -139,8 +140,8 @@ func (k *sketch) find(hash uint64) (p *place, taken bool) {
 
 func (k *sketch) read(until time.Time) *topKeys {
 	t := &topKeys{From: k.from, Until: until, Refusals: k.total}
-	for _, p := range k.places {
-		t.Keys = append(t.Keys, p.refusedKey)
+	for _, place := range k.places {
+		t.Keys = append(t.Keys, place.refusedKey)
 	}
 	slices.SortFunc(t.Keys, func(a, b refusedKey) int {
 		return cmp.Or(cmp.Compare(b.Refusals, a.Refusals), cmp.Compare(a.Error, b.Error), cmp.Compare(a.Name, b.Name))

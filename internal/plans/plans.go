@@ -13,8 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/backend"
 )
 
-// A Snapshot is a document at one moment. It does not change. Names keep their index as long as the book lives; a table is
-// nil if the document does not have the name.
+// A Snapshot is a document at one moment. It does not change. Names keep their index as long as the book lives; a table
+// is nil if the document does not have the name.
 type Snapshot struct {
 	Limits []*Table[*backend.Policies]
 	Slots  []*Table[int64]
@@ -86,7 +86,8 @@ func (t *Table[T]) Prefix(prefix string, value T, from, until int64) {
 }
 
 func longestFirst(all *[]int, n int) {
-	if i, found := slices.BinarySearchFunc(*all, n, func(a, b int) int { return b - a }); !found {
+	i, found := slices.BinarySearchFunc(*all, n, func(a, b int) int { return b - a })
+	if !found {
 		*all = slices.Insert(*all, i, n)
 	}
 }
@@ -94,8 +95,9 @@ func longestFirst(all *[]int, n int) {
 // Find returns what applies to a key of a request of that plan: the override of the key, of the longest network
 // around it, or of its longest prefix; or else the plan, or the default.
 func (t *Table[T]) Find(plan, key string) T {
-	if o, ok := t.keys[key]; ok && o.holds() {
-		return o.value
+	override, ok := t.keys[key]
+	if ok && override.holds() {
+		return override.value
 	}
 	if len(t.networks) > 0 && t.mayBeAddress(key) {
 		if v, ok := t.around(key); ok {
@@ -105,7 +107,8 @@ func (t *Table[T]) Find(plan, key string) T {
 	if key != "" && t.begins[key[0]] {
 		for _, n := range t.lengths {
 			if n <= len(key) {
-				if o, ok := t.prefixes[key[:n]]; ok && o.holds() {
+				o, ok := t.prefixes[key[:n]]
+				if ok && o.holds() {
 					return o.value
 				}
 			}
@@ -149,8 +152,9 @@ func (t *Table[T]) around(key string) (v T, ok bool) {
 		if n > most {
 			continue
 		}
-		if o, ok := t.networks[networkOf(address, n)]; ok && o.holds() {
-			return o.value, true
+		override, ok := t.networks[networkOf(address, n)]
+		if ok && override.holds() {
+			return override.value, true
 		}
 	}
 	return v, false
@@ -159,10 +163,10 @@ func (t *Table[T]) around(key string) (v T, ok bool) {
 // A network is a netip.Prefix that takes half the time in a map.
 type network struct{ high, low, bits uint64 }
 
-func networkOf(a netip.Addr, bits int) network {
-	b := a.As16()
+func networkOf(address netip.Addr, bits int) network {
+	b := address.As16()
 	n := network{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), uint64(bits)}
-	if a.Is4() {
+	if address.Is4() {
 		n.bits += 256 // which no network of IPv6 has
 		bits += 96
 	}
@@ -181,41 +185,47 @@ func (o *override[T]) holds() bool {
 
 // Address reads a key that is an address or a network, as package keyfuncs makes them: 203.0.113.7, 2001:db8::/64.
 // It allocates nothing for keys that are none, as the errors of netip do.
-func Address(key string) (a netip.Addr, bits int, ok bool) {
+func Address(key string) (address netip.Addr, bits int, ok bool) {
 	text, length, cut := strings.Cut(key, "/")
-	if a, ok = fourBytes(text); !ok {
+	if address, ok = fourBytes(text); !ok {
 		if len(text) > 45 || strings.Count(text, ":") < 2 || strings.Trim(text, "0123456789abcdefABCDEF:.") != "" {
-			return a, 0, false
+			return address, 0, false
 		}
 		var err error
-		if a, err = netip.ParseAddr(text); err != nil {
-			return a, 0, false
+		if address, err = netip.ParseAddr(text); err != nil {
+			return address, 0, false
 		}
 	}
-	bits = a.BitLen()
+	bits = address.BitLen()
 	if cut {
 		n, err := strconv.Atoi(length)
 		if err != nil || n < 0 || n > bits {
-			return a, 0, false
+			return address, 0, false
 		}
 		bits = n
 	}
-	return a, bits, true
+	return address, bits, true
 }
 
 // fourBytes reads an address of IPv4.
-func fourBytes(s string) (a netip.Addr, ok bool) {
+func fourBytes(text string) (address netip.Addr, ok bool) {
 	var b [4]byte
-	i, n, digits := 0, 0, 0
-	for j := range len(s) {
-		switch c := s[j]; {
+	i := 0
+	n := 0
+	digits := 0
+	for j := range len(text) {
+		c := text[j]
+		switch {
 		case '0' <= c && c <= '9' && (digits == 0 || n > 0) && n < 100:
-			n, digits = 10*n+int(c-'0'), digits+1
+			n = 10*n + int(c-'0')
+			digits = digits + 1
 		case c == '.' && digits > 0 && n < 256 && i < 3:
 			b[i] = byte(n)
-			i, n, digits = i+1, 0, 0
+			i = i + 1
+			n = 0
+			digits = 0
 		default:
-			return a, false
+			return address, false
 		}
 	}
 	b[3] = byte(n)

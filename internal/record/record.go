@@ -124,8 +124,8 @@ func CanHijack(w http.ResponseWriter) bool {
 type writer struct{ *Recorder }
 
 // WriteString avoids a copy of s if the writer within has WriteString.
-func (w *writer) WriteString(s string) (int, error) {
-	n, err := io.WriteString(w.ResponseWriter, s)
+func (w *writer) WriteString(text string) (int, error) {
+	n, err := io.WriteString(w.ResponseWriter, text)
 	w.wrote(int64(n))
 	return n, err
 }

@@ -87,7 +87,8 @@ func (s *Registry) Listen(name string, listen func(slots.Heard) slots.NoticeAnsw
 	return sync.OnceFunc(func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if remove(); n.None() {
+		remove()
+		if n.None() {
 			n.stop()
 		}
 	})
@@ -96,7 +97,8 @@ func (s *Registry) Listen(name string, listen func(slots.Heard) slots.NoticeAnsw
 // read tells the listeners of what is posted, until ctx ends.
 func (s *Registry) read(ctx context.Context) {
 	seen := make(map[string]bool) // what was there when all was read last
-	last, before := "", time.Time{}
+	last := ""
+	before := time.Time{}
 	for ctx.Err() == nil {
 		start := time.Now()
 		call, cancel := context.WithTimeout(ctx, s.config.Timeout)
@@ -107,7 +109,8 @@ func (s *Registry) read(ctx context.Context) {
 			for i := 1; i+1 < len(reply); i += 2 {
 				text, _ := reply[i].(string)
 				age, _ := reply[i+1].(int64)
-				if there[text] = true; !seen[text] {
+				there[text] = true
+				if !seen[text] {
 					passed := max(time.Duration(age)*time.Microsecond, 0)
 					if !before.IsZero() { // whatever the server's clock did
 						passed = min(passed, time.Since(before))
@@ -115,8 +118,10 @@ func (s *Registry) read(ctx context.Context) {
 					s.hear(text, passed)
 				}
 			}
-			if newest, _ := reply[0].(string); newest != last {
-				seen, last = there, newest
+			newest, _ := reply[0].(string)
+			if newest != last {
+				seen = there
+				last = newest
 			}
 			before = start
 		}
@@ -162,14 +167,16 @@ func marshal(x any) string {
 
 // Announce implements [slots.Noticer].
 //
-// A process that is awaited has answered, or has ended: then its field is gone. A field that is gone because the server has
-// lost it must not be taken for that. So a mark is written beside the key's hash before the holders are read. A server that
-// has the mark has all that was written before it.
+// A process that is awaited has answered, or has ended: then its field is gone. A field that is gone because the server
+// has lost it must not be taken for that. So a mark is written beside the key's hash before the holders are read. A
+// server that has the mark has all that was written before it.
 func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) (silent []int64, err error) {
-	start, topic := time.Now(), s.Topic(n.Name, n.Key)
+	start := time.Now()
+	topic := s.Topic(n.Name, n.Key)
 	answers, then := s.notices.Tell(n.Name, slots.Heard{Topic: topic, Text: n.Text})
 	enough := slices.ContainsFunc(answers, heard)
-	if then(); enough {
+	then()
+	if enough {
 		return nil, nil
 	}
 	a := announcement{
@@ -183,14 +190,15 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(stri
 		}
 	}
 	var marked bool
-	if a.awaited, marked, err = s.holders(ctx, n.Name, n.Key, a.mark); err == nil && !marked {
+	a.awaited, marked, err = s.holders(ctx, n.Name, n.Key, a.mark)
+	if err == nil && !marked {
 		err = unavailable(errLost)
 	}
 	if err != nil || len(a.awaited) == 0 && !n.All {
 		return nil, err
 	}
-	for _, h := range a.awaited {
-		a.post.To = append(a.post.To, h.ID)
+	for _, holder := range a.awaited {
+		a.post.To = append(a.post.To, holder.ID)
 	}
 	if len(a.awaited) > 0 {
 		s.Watch() // one of them may have been killed while nobody else beats
@@ -207,7 +215,8 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(stri
 			return counts(a.awaited), nil
 		case <-time.After(replyPause):
 		}
-		if enough := a.look(ctx); enough {
+		enough := a.look(ctx)
+		if enough {
 			break
 		}
 	}
@@ -234,8 +243,10 @@ func (a *announcement) look(ctx context.Context) (enough bool) {
 	// Who releases because of the notice has replied before.
 	still, marked, failure := a.holders(ctx, a.notice.Name, a.notice.Key, a.mark)
 	pipe := a.client.Pipeline()
-	replies, stored := pipe.HGetAll(ctx, a.repliesKey(a.post.ID)), pipe.ZScore(ctx, a.posts()[0], a.text)
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
+	replies := pipe.HGetAll(ctx, a.repliesKey(a.post.ID))
+	stored := pipe.ZScore(ctx, a.posts()[0], a.text)
+	_, err := pipe.Exec(ctx)
+	if err != nil && !errors.Is(err, redis.Nil) {
 		return false
 	}
 	for id, reply := range replies.Val() {
@@ -244,7 +255,7 @@ func (a *announcement) look(ctx context.Context) (enough bool) {
 			continue
 		}
 		a.passed[id] = true
-		a.strike(func(h keeper.Holder) bool { return slices.Contains(r.IDs, h.ID) })
+		a.strike(func(holder keeper.Holder) bool { return slices.Contains(r.IDs, holder.ID) })
 		if slices.ContainsFunc(r.Answers, a.heard) {
 			a.awaited = nil
 			return true
@@ -255,12 +266,13 @@ func (a *announcement) look(ctx context.Context) (enough bool) {
 	case !marked, stored.Err() != nil:
 		a.lost = true // from now on only answers count
 	case !a.lost:
-		a.strike(func(h keeper.Holder) bool {
-			return !slices.ContainsFunc(still, func(g keeper.Holder) bool { return g.ID == h.ID })
+		a.strike(func(other keeper.Holder) bool {
+			return !slices.ContainsFunc(still, func(g keeper.Holder) bool { return g.ID == other.ID })
 		})
 	}
 	if stored.Err() != nil {
-		if text, err := a.Registry.post(ctx, &a.post, a.start, a.notice.All); err == nil {
+		text, err := a.Registry.post(ctx, &a.post, a.start, a.notice.All)
+		if err == nil {
 			a.text = text
 		}
 	}
@@ -273,8 +285,8 @@ func (a *announcement) strike(who func(keeper.Holder) bool) {
 
 // counts returns how many slots each holds.
 func counts(all []keeper.Holder) (counts []int64) {
-	for _, h := range all {
-		counts = append(counts, h.Count)
+	for _, holder := range all {
+		counts = append(counts, holder.Count)
 	}
 	return counts
 }
@@ -291,7 +303,8 @@ func (s *Registry) post(ctx context.Context, p *posted, start time.Time, lasting
 	if err := s.client.Process(ctx, cmd); err != nil {
 		return "", unavailable(err)
 	}
-	if n, _ := cmd.Int(); n == 0 {
+	n, _ := cmd.Int()
+	if n == 0 {
 		return "", fmt.Errorf("headgate: %d notices were announced within %v", most, noticeLife)
 	}
 	return text, nil

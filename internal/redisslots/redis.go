@@ -1,4 +1,5 @@
-// Package redisslots keeps slots in Redis: one server, one behind Sentinel, or a Cluster. Package keeper has the protocol.
+// Package redisslots keeps slots in Redis: one server, one behind Sentinel, or a Cluster. Package keeper has the
+// protocol.
 package redisslots
 
 import (
@@ -49,13 +50,13 @@ type Registry struct {
 const clusterShards = 16
 
 // New returns a Store. The client must heed deadlines. Nothing is sent until a slot is acquired.
-func New(client redis.UniversalClient, c Config) *Registry {
-	s := &Registry{client: client, config: c, id: rand.Text()}
-	c.Shards = 1
+func New(client redis.UniversalClient, config Config) *Registry {
+	s := &Registry{client: client, config: config, id: rand.Text()}
+	config.Shards = 1
 	if s.cluster() != nil {
-		c.Shards = clusterShards
+		config.Shards = clusterShards
 	}
-	s.Keeper = keeper.New(transport{s}, c.Config)
+	s.Keeper = keeper.New(transport{s}, config.Config)
 	return s
 }
 
@@ -64,7 +65,8 @@ func (s *Registry) cluster() *redis.ClusterClient {
 	return c
 }
 
-// Close implements [slots.Registry]. It takes no longer than the TTL: after that, others no longer count the slots anyway.
+// Close implements [slots.Registry]. It takes no longer than the TTL: after that, others no longer count the slots
+// anyway.
 func (s *Registry) Close(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.config.TTL)
 	defer cancel()
@@ -80,14 +82,14 @@ func (s *Registry) Count(ctx context.Context, name, key string) (int64, error) {
 	defer cancel()
 	n, _ := s.Own(name, key)
 	holders, _, err := s.holders(ctx, name, key, "")
-	for _, h := range holders {
-		n += h.Count
+	for _, holder := range holders {
+		n += holder.Count
 	}
 	return n, err
 }
 
-// holders returns the other processes that hold slots of a key and are not dead, and whether the server that says so still
-// has a mark, which is in the key's hash slot. "" is no mark.
+// holders returns the other processes that hold slots of a key and are not dead, and whether the server that says so
+// still has a mark, which is in the key's hash slot. "" is no mark.
 func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []keeper.Holder, marked bool, err error) {
 	pipe := s.client.Pipeline()
 	fields := pipe.HGetAll(ctx, s.hash(name, key))
@@ -101,12 +103,12 @@ func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []k
 	}
 	_, own := s.Own(name, key)
 	for id, text := range fields.Val() {
-		h, err := keeper.ReadHolder(id, text)
+		holder, err := keeper.ReadHolder(id, text)
 		if err != nil {
 			return nil, false, err
 		}
-		if h.Count > 0 && !slices.Contains(own, id) && !slices.Contains(dead.Val(), id) {
-			all = append(all, h)
+		if holder.Count > 0 && !slices.Contains(own, id) && !slices.Contains(dead.Val(), id) {
+			all = append(all, holder)
 		}
 	}
 	return all, mark == "" || found.Err() == nil, nil
@@ -150,8 +152,8 @@ func (s *script) command(ctx context.Context, bySHA bool, keys []string, args []
 	if bySHA {
 		words = []any{"evalsha", s.sha, len(keys)}
 	}
-	for _, k := range keys {
-		words = append(words, k)
+	for _, text := range keys {
+		words = append(words, text)
 	}
 	return once{redis.NewCmd(ctx, append(words, args...)...)}
 }
@@ -159,7 +161,8 @@ func (s *script) command(ctx context.Context, bySHA bool, keys []string, args []
 // run runs a script by its SHA-1 or, if the server does not know that, by its source.
 func (s *Registry) run(ctx context.Context, script *script, keys []string, args ...any) ([]any, error) {
 	cmd := script.command(ctx, true, keys, args)
-	if err := s.client.Process(ctx, cmd); unknown(err) {
+	err := s.client.Process(ctx, cmd)
+	if unknown(err) {
 		cmd = script.command(ctx, false, keys, args)
 		_ = s.client.Process(ctx, cmd)
 	}
@@ -184,13 +187,14 @@ func (t transport) Run(ctx context.Context, _ int, all []*keeper.Statement) erro
 	start := time.Now()
 	t.send(ctx, true, all)
 	var again []*keeper.Statement
-	for _, s := range all {
-		if unknown(s.Err) { // nothing was executed
-			again = append(again, s)
+	for _, statement := range all {
+		if unknown(statement.Err) { // nothing was executed
+			again = append(again, statement)
 		}
 	}
 	t.send(ctx, false, again)
-	failure, answered := error(nil), false
+	failure := error(nil)
+	answered := false
 	for _, s := range all {
 		switch {
 		case s.Err == nil, ofKey(s.Err):
@@ -213,14 +217,15 @@ func (t transport) send(ctx context.Context, bySHA bool, all []*keeper.Statement
 	}
 	pipe := t.client.Pipeline()
 	cmds := make([]once, len(all))
-	for i, s := range all {
-		cmds[i] = statementScript.command(ctx, bySHA, []string{t.hash(s.Name, s.Key)}, s.Args())
+	for i, statement := range all {
+		cmds[i] = statementScript.command(ctx, bySHA, []string{t.hash(statement.Name, statement.Key)}, statement.Args())
 		_ = pipe.Process(ctx, cmds[i]) // only queues it
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	for i, s := range all {
 		reply, err := cmds[i].Slice()
-		if s.Err = unsent(err); err == nil {
+		s.Err = unsent(err)
+		if err == nil {
 			s.Read(reply)
 		}
 	}
@@ -228,15 +233,17 @@ func (t transport) send(ctx context.Context, bySHA bool, all []*keeper.Statement
 
 // called reports a call. After a failure, the client of a Cluster looks which masters there are.
 func (s *Registry) called(keys int, start time.Time, failure error) {
-	if c := s.cluster(); c != nil && failure != nil {
-		c.ReloadState(context.Background()) // in the background
+	cluster := s.cluster()
+	if cluster != nil && failure != nil {
+		cluster.ReloadState(context.Background()) // in the background
 	}
 	if s.config.Called != nil {
 		s.config.Called(store.Call{Questions: keys, Took: time.Since(start), Err: failure})
 	}
 }
 
-// wrapped is what Redis 6.2 puts before the error of a command that a script runs. Later versions put something after it.
+// wrapped is what Redis 6.2 puts before the error of a command that a script runs. Later versions put something after
+// it.
 var wrapped = regexp.MustCompile(`^(?:ERR )?(?:Error running script \(call to \w+\): )?(?:@user_script: ?\d+: )*-?(?:ERR )?`)
 
 // ofKey reports whether an error is about the key alone: its value is of another type, or not one of ours.
@@ -268,8 +275,9 @@ func (t transport) Beat(ctx context.Context, b *keeper.Beat) error {
 		err = b.Read(reply)
 	}
 	if err != nil {
-		if c := t.cluster(); c != nil {
-			c.ReloadState(ctx)
+		cluster := t.cluster()
+		if cluster != nil {
+			cluster.ReloadState(ctx)
 		}
 		return unsent(err)
 	}
@@ -299,9 +307,10 @@ func (t transport) servers(ctx context.Context) string {
 	return strings.Join(all, " ")
 }
 
-func history(ctx context.Context, c redis.UniversalClient) string {
-	pipe := c.Pipeline()
-	server, replication := pipe.InfoMap(ctx, "server"), pipe.InfoMap(ctx, "replication")
+func history(ctx context.Context, client redis.UniversalClient) string {
+	pipe := client.Pipeline()
+	server := pipe.InfoMap(ctx, "server")
+	replication := pipe.InfoMap(ctx, "replication")
 	if _, err := pipe.Exec(ctx); err != nil {
 		return ""
 	}
@@ -312,11 +321,13 @@ func history(ctx context.Context, c redis.UniversalClient) string {
 // failed.
 func (s *Registry) Check(ctx context.Context) error {
 	keys := map[string]string{"": "trial"} // by the address of the master
-	if c := s.cluster(); c != nil {
+	cluster := s.cluster()
+	if cluster != nil {
 		clear(keys)
 		for i := range 1000 {
 			key := "trial" + strconv.Itoa(i)
-			if master, err := c.MasterForKey(ctx, s.hash("", key)); err == nil {
+			master, err := cluster.MasterForKey(ctx, s.hash("", key))
+			if err == nil {
 				keys[master.Options().Addr] = key
 			}
 		}

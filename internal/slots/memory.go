@@ -9,8 +9,8 @@ import (
 	"github.com/headgate/headgate/internal/step"
 )
 
-// A Memory is a [Registry] in this process, which knows everything. The zero value is ready. It takes memory for keys that
-// hold slots only.
+// A Memory is a [Registry] in this process, which knows everything. The zero value is ready. It takes memory for keys
+// that hold slots only.
 type Memory struct {
 	mu        sync.Mutex
 	pools     map[poolKey]*pool
@@ -48,23 +48,24 @@ func (s *Memory) pool(key poolKey) *pool {
 }
 
 // Acquire implements [Registry].
-func (s *Memory) Acquire(ctx context.Context, c Acquisition) (Grant, error) {
+func (s *Memory) Acquire(ctx context.Context, claim Acquisition) (Grant, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p, most := s.pool(poolKey{c.Name, c.Key}), c.Most()
-	behind := c.Queue > 0 && slices.ContainsFunc(p.line, func(w *waiter) bool { return w.most >= most })
+	pool := s.pool(poolKey{claim.Name, claim.Key})
+	most := claim.Most()
+	behind := claim.Queue > 0 && slices.ContainsFunc(pool.line, func(w *waiter) bool { return w.most >= most })
 	switch {
-	case p.held < most && !behind:
-		p.held++
-	case len(p.line) >= c.Queue || most <= 0:
-		p.tidy()
-		return Grant{}, &FullError{c.Name, c.Limit, step.SourceStore, nil}
+	case pool.held < most && !behind:
+		pool.held++
+	case len(pool.line) >= claim.Queue || most <= 0:
+		pool.tidy()
+		return Grant{}, &FullError{claim.Name, claim.Limit, step.SourceStore, nil}
 	default:
-		if err := p.wait(ctx, &waiter{most, make(chan error, 1)}, c.Limit); err != nil {
+		if err := pool.wait(ctx, &waiter{most, make(chan error, 1)}, claim.Limit); err != nil {
 			return Grant{}, err
 		}
 	}
-	return Grant{p, p.held, c.Limit, step.SourceStore}, nil
+	return Grant{pool, pool.held, claim.Limit, step.SourceStore}, nil
 }
 
 // wait waits in line. The store's mu is held, but not meanwhile.
@@ -78,7 +79,8 @@ func (p *pool) wait(ctx context.Context, w *waiter, limit int64) error {
 	case <-ctx.Done():
 	}
 	p.store.mu.Lock()
-	if i := slices.Index(p.line, w); i >= 0 {
+	i := slices.Index(p.line, w)
+	if i >= 0 {
 		p.line = slices.Delete(p.line, i, i+1)
 		return &FullError{p.name, limit, step.SourceStore, context.Cause(ctx)}
 	}
@@ -93,7 +95,8 @@ func (p *pool) Release() {
 		return
 	}
 	p.held--
-	if i := slices.IndexFunc(p.line, func(w *waiter) bool { return p.held < w.most }); i >= 0 {
+	i := slices.IndexFunc(p.line, func(w *waiter) bool { return p.held < w.most })
+	if i >= 0 {
 		p.held++
 		p.line[i].done <- nil
 		p.line = slices.Delete(p.line, i, i+1)
@@ -115,8 +118,9 @@ func (*pool) Lost() <-chan struct{} { return nil }
 func (s *Memory) Count(_ context.Context, name, key string) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.pools[poolKey{name, key}]; p != nil {
-		return p.held, nil
+	pool := s.pools[poolKey{name, key}]
+	if pool != nil {
+		return pool.held, nil
 	}
 	return 0, nil
 }
@@ -125,15 +129,15 @@ func (s *Memory) Count(_ context.Context, name, key string) (int64, error) {
 func (s *Memory) Close(_ context.Context, name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, p := range s.pools {
+	for key, pool := range s.pools {
 		if name != "" && name != key.name {
 			continue
 		}
-		p.closed = true
-		for _, w := range p.line {
+		pool.closed = true
+		for _, w := range pool.line {
 			w.done <- ErrClosed
 		}
-		p.line = nil
+		pool.line = nil
 		delete(s.pools, key)
 	}
 	return nil

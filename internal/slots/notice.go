@@ -12,8 +12,8 @@ type Noticer interface {
 	// Topic stands for a key of slots in what is heard. It is the same in all processes, and tells no more of the key
 	// than the store keeps of it.
 	Topic(name, key string) string
-	// Listen calls listen with each notice about slots of that name, of any process, until stop: one at a time of those of
-	// other processes, at most a second after they were announced while the server answers.
+	// Listen calls listen with each notice about slots of that name, of any process, until stop: one at a time of those
+	// of other processes, at most a second after they were announced while the server answers.
 	Listen(name string, listen func(Heard) NoticeAnswer) (stop func())
 	// Announce tells all listeners, first those of this process, and passes their answers on until heard returns true,
 	// or all processes that hold slots of the key have answered, or ctx ends. Silent has the number of slots of each
@@ -72,7 +72,7 @@ func (l *Listeners) None() bool {
 }
 
 // Tell calls the listeners of a name. Then must be called once their answers can be known.
-func (l *Listeners) Tell(name string, h Heard) (texts []string, then func()) {
+func (l *Listeners) Tell(name string, heard Heard) (texts []string, then func()) {
 	l.mu.Lock()
 	all := l.all
 	l.mu.Unlock()
@@ -81,12 +81,12 @@ func (l *Listeners) Tell(name string, h Heard) (texts []string, then func()) {
 		if one.name != name {
 			continue
 		}
-		a := one.listen(h)
-		if a.Text != "" {
-			texts = append(texts, a.Text)
+		answer := one.listen(heard)
+		if answer.Text != "" {
+			texts = append(texts, answer.Text)
 		}
-		if a.Then != nil {
-			thens = append(thens, a.Then)
+		if answer.Then != nil {
+			thens = append(thens, answer.Then)
 		}
 	}
 	return texts, func() {

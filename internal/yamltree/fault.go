@@ -1,5 +1,5 @@
-// Package yamltree reads texts as the part of YAML that cannot be mistaken, and collects what is wrong with them, each fault
-// at its place.
+// Package yamltree reads texts as the part of YAML that cannot be mistaken, and collects what is wrong with them, each
+// fault at its place.
 package yamltree
 
 import (
@@ -35,8 +35,8 @@ const maxFaults = 100
 // Error lists the faults, a line each.
 func (fs Faults) Error() string {
 	lines := make([]string, len(fs))
-	for i, f := range fs {
-		lines[i] = f.String()
+	for i, fault := range fs {
+		lines[i] = fault.String()
 	}
 	return strings.Join(lines, "\n")
 }
@@ -97,7 +97,8 @@ func (r *Reader) Err() error {
 func (r *Reader) Sorted() Faults {
 	fs := r.Faults
 	slices.SortStableFunc(fs, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
-	if more := len(fs) - maxFaults; more > 0 {
+	more := len(fs) - maxFaults
+	if more > 0 {
 		fs = append(fs[:maxFaults:maxFaults], Fault{fs[maxFaults].Line, fs[maxFaults].Column, fmt.Sprintf("and %d more faults", more)})
 	}
 	return fs
@@ -128,8 +129,8 @@ func (t *Texts) UnmarshalYAML(n *yaml.Node) error {
 	return n.Load(&(*t)[0])
 }
 
-// Decode decodes a node into a value. A struct has all the fields that there may be. What is wrong is in the reader, each
-// fault at its place, without texts of the node.
+// Decode decodes a node into a value. A struct has all the fields that there may be. What is wrong is in the reader,
+// each fault at its place, without texts of the node.
 func (r *Reader) Decode(n *yaml.Node, into any) {
 	if n == nil || n.Kind == 0 {
 		return

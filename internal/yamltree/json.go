@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// A jsonText is a valid text of JSON that is made into nodes, as RFC 8259 has it. YAML would take escapes of halves of a
-// character for faults, and some characters in strings for the ends of lines.
+// A jsonText is a valid text of JSON that is made into nodes, as RFC 8259 has it. YAML would take escapes of halves of
+// a character for faults, and some characters in strings for the ends of lines.
 type jsonText struct {
 	reader  *Reader
 	text    []byte
@@ -51,7 +51,9 @@ func (j *jsonText) value() *yaml.Node {
 		}
 		_, _ = j.decoder.Token() // its end
 	case string:
-		node.Tag, node.Value, node.Style = "!!str", value, yaml.DoubleQuotedStyle
+		node.Tag = "!!str"
+		node.Value = value
+		node.Style = yaml.DoubleQuotedStyle
 		if HasHalfCharacter(j.text[begin:j.decoder.InputOffset()]) {
 			j.reader.Fault(node, `this has half of a character: an escape such as \ud83c needs the other half behind it`)
 		}
@@ -63,7 +65,8 @@ func (j *jsonText) value() *yaml.Node {
 	case bool:
 		node.Tag, node.Value = "!!bool", strconv.FormatBool(value)
 	default:
-		node.Tag, node.Value = "!!null", "null"
+		node.Tag = "!!null"
+		node.Value = "null"
 	}
 	return node
 }
@@ -82,8 +85,8 @@ func (j *jsonText) next() *yaml.Node {
 // escapes are those of JSON: two that are one character, one of half of a character, which is the group, or another.
 var escapes = regexp.MustCompile(`\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)`)
 
-// HasHalfCharacter reports whether a string, as JSON has written it, has an escape of half a character without the other
-// half. Package json reads U+FFFD for each, so that two keys would become the same.
+// HasHalfCharacter reports whether a string, as JSON has written it, has an escape of half a character without the
+// other half. Package json reads U+FFFD for each, so that two keys would become the same.
 func HasHalfCharacter(written []byte) bool {
 	return slices.ContainsFunc(escapes.FindAllSubmatch(written, -1), func(found [][]byte) bool { return found[1] != nil })
 }

@@ -51,9 +51,9 @@ func (r *Reader) check(text, trimmed []byte, begin int) {
 	}
 }
 
-// invisible adds a fault for the first character of YAML that no editor shows: a control character, which the parser refuses
-// without a place; a break of lines that only YAML knows; or a byte order mark, which the parser takes for the end of a line
-// where one is across the border of its buffer.
+// invisible adds a fault for the first character of YAML that no editor shows: a control character, which the parser
+// refuses without a place; a break of lines that only YAML knows; or a byte order mark, which the parser takes for the
+// end of a line where one is across the border of its buffer.
 func (r *Reader) invisible(text []byte) {
 	at := bytes.IndexFunc(text, func(c rune) bool {
 		return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) || strings.ContainsRune("\u2028\u2029\ufeff", c)
@@ -64,10 +64,11 @@ func (r *Reader) invisible(text []byte) {
 	}
 }
 
-// Load reads a text as the part of YAML that cannot be mistaken, or as JSON if it is that. It returns nil after a fault of the
-// text as a whole.
+// Load reads a text as the part of YAML that cannot be mistaken, or as JSON if it is that. It returns nil after a fault
+// of the text as a whole.
 func (r *Reader) Load(text []byte) *yaml.Node {
-	trimmed, begin := bytes.TrimRight(text, " \t\r\n"), begin(text)
+	trimmed := bytes.TrimRight(text, " \t\r\n")
+	begin := begin(text)
 	r.check(text, trimmed, begin)
 	if len(r.Faults) > 0 {
 		return nil
@@ -83,7 +84,8 @@ func (r *Reader) Load(text []byte) *yaml.Node {
 	}
 	// The parser keeps all tokens of a document that is one map in braces, which may be the key of a map. So it is
 	// made the value of one.
-	line, shift := 1+bytes.Count(text[:begin], []byte("\n")), 0
+	line := 1 + bytes.Count(text[:begin], []byte("\n"))
+	shift := 0
 	if text[begin] == '{' {
 		const outer = "document: "
 		shift = len(outer)
@@ -155,7 +157,8 @@ func ended(text []byte) bool {
 	for {
 		i := bytes.LastIndexByte(text, '\n')
 		line, comment, _ := bytes.Cut(text[i+1:], []byte("#"))
-		if line = bytes.TrimRight(line, " \t\r"); string(line) == end || i < 0 || len(line) > 0 || comment == nil && i < 0 {
+		line = bytes.TrimRight(line, " \t\r")
+		if string(line) == end || i < 0 || len(line) > 0 || comment == nil && i < 0 {
 			return string(line) == end
 		}
 		text = text[:i]
@@ -165,9 +168,9 @@ func ended(text []byte) bool {
 // begin returns where a text begins, behind blank lines, comments and ---; or its length if there is nothing else.
 func begin(text []byte) (at int) {
 	for line := range bytes.Lines(text) {
-		s := bytes.TrimSpace(line)
-		if len(s) > 0 && s[0] != '#' && string(s) != "---" && string(s) != end {
-			return at + bytes.IndexByte(line, s[0])
+		data := bytes.TrimSpace(line)
+		if len(data) > 0 && data[0] != '#' && string(data) != "---" && string(data) != end {
+			return at + bytes.IndexByte(line, data[0])
 		}
 		at += len(line)
 	}
@@ -189,10 +192,11 @@ func (r *Reader) plain(n *yaml.Node, depth int, at func(*yaml.Node) *yaml.Node) 
 		r.Fault(n, "merge keys are not allowed")
 	case depth == maxDepth && len(n.Content) > 0:
 		r.Fault(n, "this is nested deeper than %d levels", depth)
-		n.Kind, n.Content = 0, nil
+		n.Kind = 0
+		n.Content = nil
 	}
-	for _, c := range n.Content {
-		r.plain(c, depth+1, at)
+	for _, node := range n.Content {
+		r.plain(node, depth+1, at)
 	}
 }
 
@@ -205,8 +209,8 @@ var kinds = map[string]string{
 // Kind says what a node is, for people.
 func Kind(n *yaml.Node) string { return cmp.Or(kinds[n.ShortTag()], "a string") }
 
-// Is reports whether a node is a map, a list or a string as it should be. It is otherwise a fault of what it stands for,
-// if it is there.
+// Is reports whether a node is a map, a list or a string as it should be. It is otherwise a fault of what it stands
+// for, if it is there.
 func (r *Reader) Is(n *yaml.Node, what, want string) bool {
 	if n == nil || n.Kind == 0 {
 		return false
@@ -224,17 +228,19 @@ func (r *Reader) Is(n *yaml.Node, what, want string) bool {
 }
 
 // Each calls f for the names of a map and their values. A name that is there twice is a fault.
-func (r *Reader) Each(n *yaml.Node, what, name string, f func(k, v *yaml.Node)) {
+func (r *Reader) Each(n *yaml.Node, what, name string, f func(node, v *yaml.Node)) {
 	if !r.Is(n, what, "a map") {
 		return
 	}
 	lines := make(map[string]int, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		k, v := n.Content[i], n.Content[i+1]
+		k := n.Content[i]
+		v := n.Content[i+1]
 		if !r.Is(k, name, "a string") {
 			continue
 		}
-		if line := lines[k.Value]; line > 0 {
+		line := lines[k.Value]
+		if line > 0 {
 			r.Fault(k, "%s is there twice, here and in line %d", name, line)
 			continue
 		}
@@ -246,12 +252,12 @@ func (r *Reader) Each(n *yaml.Node, what, name string, f func(k, v *yaml.Node)) 
 // Fields returns the values of a map that has no other fields than these.
 func (r *Reader) Fields(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	fields := make(map[string]*yaml.Node, len(known))
-	r.Each(n, what, "a field", func(k, v *yaml.Node) {
-		if !slices.Contains(known, k.Value) {
-			r.Fault(k, "%s has no such field: one of %s", what, strings.Join(known, ", "))
+	r.Each(n, what, "a field", func(node, v *yaml.Node) {
+		if !slices.Contains(known, node.Value) {
+			r.Fault(node, "%s has no such field: one of %s", what, strings.Join(known, ", "))
 			return
 		}
-		fields[k.Value] = v
+		fields[node.Value] = v
 	})
 	return fields
 }
@@ -312,7 +318,8 @@ func (r *Reader) merge(n *yaml.Node) {
 	var own, merged []*yaml.Node
 	has := make(map[string]bool) // keys
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
+		key := n.Content[i]
+		value := n.Content[i+1]
 		switch {
 		case key.Value != "<<" || key.Style != 0 || key.Kind != yaml.ScalarNode:
 			own = append(own, key, value)

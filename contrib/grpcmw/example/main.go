@@ -33,7 +33,8 @@ func main() {
 
 // newServer returns a server whose users may make 2 calls a second, and have 3 streams open.
 func newServer() (*grpc.Server, error) {
-	store, user := new(core.MemoryStore), grpcmw.Metadata("user") // which authentication has checked
+	store := new(core.MemoryStore)
+	user := grpcmw.Metadata("user") // which authentication has checked
 	calls, err := grpcmw.New(grpcmw.Config{Rates: []nethttp.Rate{
 		{Limiter: core.NewLimiter(store, "calls", core.SlidingLog(2, time.Second)), Key: user},
 	}})

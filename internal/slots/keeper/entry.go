@@ -17,10 +17,10 @@ import (
 //	queued | is to be stated           |              | -> sent         |                           | -> idle: stalled
 //	sent   | a statement is on its way |              |                 | -> idle, or queued if due | -> idle, not known
 //
-// An entry is due if the server is not known to have what is held (differs), or if somebody is ready to ask. It stands in
-// a queue for each of these reasons, and is sent when it is the first in one. Beats have it stated again from time to time
-// (see sweep): that is a third queue. In a stalled shard, or in a process that is away, nothing is queued: the Failure
-// decides for who is ready to ask, and the next beat that is answered states what differs.
+// An entry is due if the server is not known to have what is held (differs), or if somebody is ready to ask. It stands
+// in a queue for each of these reasons, and is sent when it is the first in one. Beats have it stated again from time
+// to time (see sweep): that is a third queue. In a stalled shard, or in a process that is away, nothing is queued: the
+// Failure decides for who is ready to ask, and the next beat that is answered states what differs.
 type entry struct {
 	entryKey
 	shard  *shard
@@ -76,15 +76,15 @@ func (sh *shard) stalled() bool { return sh.failed >= maxFailed }
 
 // entry returns the entry of a key, which may be new.
 func (k *Keeper) entry(key entryKey) *entry {
-	e := k.entries[key]
-	if e == nil {
-		e = &entry{
+	waiting := k.entries[key]
+	if waiting == nil {
+		waiting = &entry{
 			entryKey: key, shard: &k.shards[k.transport.Shard(key.name, key.key)], known: true,
 			changed: k.process.beats - confirmBeats - 1, sweep: rand.Int64N(sweepBeats), //nolint:gosec // no secret
 		}
-		k.entries[key] = e
+		k.entries[key] = waiting
 	}
-	return e
+	return waiting
 }
 
 // differs reports whether the server is not known to have what is held.
@@ -96,14 +96,14 @@ func (e *entry) differs() bool {
 func (e *entry) due() bool { return e.differs() || slices.ContainsFunc(e.waiters, (*waiter).ready) }
 
 // leftover reports whether the server keeps a zero that nobody needs.
-func (e *entry) leftover(k *Keeper) bool {
-	return e.acked.Count == 0 && e.acked.Seq > 0 && len(e.waiters) == 0 && k.clean(e)
+func (e *entry) leftover(keeper *Keeper) bool {
+	return e.acked.Count == 0 && e.acked.Seq > 0 && len(e.waiters) == 0 && keeper.clean(e)
 }
 
 // clean reports whether no statement of the key can be on its way. If one may be, a zero is kept: its number keeps
 // the late statement from being executed.
-func (k *Keeper) clean(e *entry) bool {
-	return time.Since(e.unclean) > k.config.TTL/beatsInTTL*sweepBeats
+func (k *Keeper) clean(waiting *entry) bool {
+	return time.Since(waiting.unclean) > k.config.TTL/beatsInTTL*sweepBeats
 }
 
 // over reports whether nothing is held, and nothing of it is at the server.
@@ -112,55 +112,56 @@ func (e *entry) over() bool {
 }
 
 // forget removes an entry that is over and is not to be stated again.
-func (k *Keeper) forget(e *entry, age int64) bool {
-	forgotten := e.over() && e.phase == idle && age > confirmBeats
-	if forgotten && k.entries[e.entryKey] == e {
-		delete(k.entries, e.entryKey)
+func (k *Keeper) forget(waiting *entry, age int64) bool {
+	forgotten := waiting.over() && waiting.phase == idle && age > confirmBeats
+	if forgotten && k.entries[waiting.entryKey] == waiting {
+		delete(k.entries, waiting.entryKey)
 	}
 	return forgotten
 }
 
 // away reports whether nothing is sent for the entry, and why.
-func (k *Keeper) away(e *entry) error {
+func (k *Keeper) away(waiting *entry) error {
 	switch {
 	case k.process.failure != nil && !k.member():
 		return k.process.failure
-	case e.shard.stalled():
-		return e.shard.reason
+	case waiting.shard.stalled():
+		return waiting.shard.reason
 	}
 	return nil
 }
 
 // state causes an entry to be stated if it is due.
-func (k *Keeper) state(e *entry) {
-	k.refuseIfFilled(e)
-	if err := k.away(e); err != nil && e.phase != sent {
-		k.decide(e, err)
+func (k *Keeper) state(waiting *entry) {
+	k.refuseIfFilled(waiting)
+	err := k.away(waiting)
+	if err != nil && waiting.phase != sent {
+		k.decide(waiting, err)
 	}
 	switch {
-	case e.due():
-		k.queue(e)
-	case e.asked.IsZero(): // an outage needs no memory for each key
-		k.forget(e, math.MaxInt64)
+	case waiting.due():
+		k.queue(waiting)
+	case waiting.asked.IsZero(): // an outage needs no memory for each key
+		k.forget(waiting, math.MaxInt64)
 	}
 }
 
 // queue causes an entry to be stated.
-func (k *Keeper) queue(e *entry) {
+func (k *Keeper) queue(waiting *entry) {
 	k.startBeats()
-	if e.phase == sent || e.shard.stalled() || !k.member() {
+	if waiting.phase == sent || waiting.shard.stalled() || !k.member() {
 		return // the answer or the next beat looks at it again
 	}
-	sh := e.shard
-	ready := slices.ContainsFunc(e.waiters, (*waiter).ready)
-	differs := e.differs()
+	sh := waiting.shard
+	ready := slices.ContainsFunc(waiting.waiters, (*waiter).ready)
+	differs := waiting.differs()
 	for need, applies := range [needs]bool{again: !ready && !differs, owed: differs, urgent: ready} {
-		if applies && !e.queues[need] {
-			e.queues[need] = true
-			sh.queues[need] = append(sh.queues[need], e)
+		if applies && !waiting.queues[need] {
+			waiting.queues[need] = true
+			sh.queues[need] = append(sh.queues[need], waiting)
 		}
 	}
-	e.phase = queued
+	waiting.phase = queued
 	if sh.calls < k.callLimit {
 		sh.calls++
 		go k.send(sh)
@@ -178,8 +179,8 @@ func (k *Keeper) send(sh *shard) {
 			return
 		}
 		statements := make([]*Statement, len(batch))
-		for i, s := range batch {
-			statements[i] = &s.Statement
+		for i, request := range batch {
+			statements[i] = &request.Statement
 		}
 		k.mu.Unlock()
 		var err error
@@ -189,20 +190,21 @@ func (k *Keeper) send(sh *shard) {
 		k.mu.Lock()
 		switch {
 		case err == nil:
-			sh.failed, sh.reason = 0, nil
+			sh.failed = 0
+			sh.reason = nil
 		case !stopped:
 			k.failed(sh, err)
 		}
-		for _, s := range batch {
-			k.answered(s, stopped)
+		for _, asked := range batch {
+			k.answered(asked, stopped)
 		}
 	}
 }
 
-// turns is the order in which a batch takes entries out of the queues. Each has a part of a full batch, and what one leaves
-// is for the others. While many ask, acquires alone would fill all batches, and slots that nobody holds any more would
-// stay taken. Half is for what is owed: so releases keep up with acquires, and catch up after a burst. Each change is
-// stated again two beats later; no release waits behind these.
+// turns is the order in which a batch takes entries out of the queues. Each has a part of a full batch, and what one
+// leaves is for the others. While many ask, acquires alone would fill all batches, and slots that nobody holds any more
+// would stay taken. Half is for what is owed: so releases keep up with acquires, and catch up after a burst. Each
+// change is stated again two beats later; no release waits behind these.
 var turns = [...]need{owed, urgent, owed, again} //nolint:gochecknoglobals // never changed
 
 // batch takes entries out of the queues, and makes their statements.
@@ -213,8 +215,9 @@ func (k *Keeper) batch(sh *shard) (batch []*request) {
 			if len(batch) == k.statementLimit {
 				return batch
 			}
-			if e := sh.next(need); e != nil {
-				batch = append(batch, k.prepare(e))
+			entry := sh.next(need)
+			if entry != nil {
+				batch = append(batch, k.prepare(entry))
 				more = true
 			}
 		}
@@ -226,12 +229,12 @@ func (k *Keeper) batch(sh *shard) (batch []*request) {
 func (sh *shard) next(need need) *entry {
 	queue := &sh.queues[need]
 	for len(*queue) > 0 {
-		e := (*queue)[0]
+		waiting := (*queue)[0]
 		(*queue)[0] = nil
 		*queue = (*queue)[1:]
-		e.queues[need] = false
-		if e.phase == queued {
-			return e
+		waiting.queues[need] = false
+		if waiting.phase == queued {
+			return waiting
 		}
 	}
 	*queue = nil
@@ -248,78 +251,82 @@ type request struct {
 }
 
 // prepare makes the next statement of an entry.
-func (k *Keeper) prepare(e *entry) *request {
-	e.phase = sent
+func (k *Keeper) prepare(waiting *entry) *request {
+	waiting.phase = sent
 	k.seq++
-	f := &request{entry: e, waiters: e.group(), made: time.Now()}
-	f.Statement = Statement{
-		Name: e.name, Key: e.key, ID: k.process.id, Seq: k.seq, Held: e.held, Want: int64(len(f.waiters)),
-		Delete: k.clean(e) && e.standing() == 0, List: len(f.waiters) == 0 && !e.differs(), Drop: slices.Concat(e.former, e.dead),
+	asked := &request{entry: waiting, waiters: waiting.group(), made: time.Now()}
+	asked.Statement = Statement{
+		Name: waiting.name, Key: waiting.key, ID: k.process.id, Seq: k.seq, Held: waiting.held, Want: int64(len(asked.waiters)),
+		Delete: k.clean(waiting) && waiting.standing() == 0, List: len(asked.waiters) == 0 && !waiting.differs(), Drop: slices.Concat(waiting.former, waiting.dead),
 	}
-	if len(f.waiters) > 0 {
-		f.Limit, f.Waits = f.waiters[0].most, f.waiters[0].claim.Queue > 0
+	if len(asked.waiters) > 0 {
+		asked.Limit = asked.waiters[0].most
+		asked.Waits = asked.waiters[0].claim.Queue > 0
 	}
-	return f
+	return asked
 }
 
 // answered applies the answer to a statement, or its failure.
-func (k *Keeper) answered(f *request, stopped bool) {
-	e := f.entry
-	e.phase = idle
+func (k *Keeper) answered(asked *request, stopped bool) {
+	entry := asked.entry
+	entry.phase = idle
 	switch {
-	case f.Err != nil:
-		if !errors.Is(f.Err, ErrUnsent) {
-			e.known, e.unclean = false, time.Now()
+	case asked.Err != nil:
+		if !errors.Is(asked.Err, ErrUnsent) {
+			entry.known, entry.unclean = false, time.Now()
 		}
-		askAgain(f.waiters)
+		askAgain(asked.waiters)
 		if !stopped {
-			k.decide(e, f.Err)
+			k.decide(entry, asked.Err)
 			return // the next beat states it again
 		}
-	case f.Stale, f.ID != k.process.id, e.known && f.Found != e.acked:
-		askAgain(f.waiters)
-		if f.ID == k.process.id {
+	case asked.Stale, asked.ID != k.process.id, entry.known && asked.Found != entry.acked:
+		askAgain(asked.waiters)
+		if asked.ID == k.process.id {
 			// The server has lost what it had acknowledged, or another process states under this one's name.
 			k.rejoin(false)
 		}
 	default:
-		k.acknowledge(f)
-		k.grant(f)
+		k.acknowledge(asked)
+		k.grant(asked)
 	}
-	if e.held != e.acked.Count {
-		k.wake(e) // who waits may ask along
+	if entry.held != entry.acked.Count {
+		k.wake(entry) // who waits may ask along
 	} else {
-		k.state(e)
+		k.state(entry)
 	}
 }
 
 // acknowledge records what the server has now.
-func (k *Keeper) acknowledge(f *request) {
-	e := f.entry
-	if count := f.Held + f.Granted; count != e.acked.Count || !e.known {
-		e.changed = k.process.beats
+func (k *Keeper) acknowledge(asked *request) {
+	entry := asked.entry
+	count := asked.Held + asked.Granted
+	if count != entry.acked.Count || !entry.known {
+		entry.changed = k.process.beats
 	}
-	e.acked = Field{f.Held + f.Granted, f.Seq}
-	marked := f.Waits && f.Granted < f.Want
-	if e.acked.Count == 0 && f.Delete && !marked {
-		e.acked.Seq = 0
+	entry.acked = Field{asked.Held + asked.Granted, asked.Seq}
+	marked := asked.Waits && asked.Granted < asked.Want
+	if entry.acked.Count == 0 && asked.Delete && !marked {
+		entry.acked.Seq = 0
 	}
-	e.known = true
-	e.former, e.dead = nil, nil
-	if f.Want == 0 && !f.List {
+	entry.known = true
+	entry.former = nil
+	entry.dead = nil
+	if asked.Want == 0 && !asked.List {
 		return
 	}
-	e.others, e.asked = f.Others, f.made
-	for _, h := range f.Holders {
+	entry.others = asked.Others
+	entry.asked = asked.made
+	for _, holder := range asked.Holders {
 		switch {
-		case k.process.dead[h.ID]:
-			e.others -= h.Count
-			e.dead = append(e.dead, h.ID)
+		case k.process.dead[holder.ID]:
+			entry.others -= holder.Count
+			entry.dead = append(entry.dead, holder.ID)
 		case len(k.process.seen) < maxSeen:
 			if k.process.seen == nil {
 				k.process.seen = make(map[string]bool)
 			}
-			k.process.seen[h.ID] = true
+			k.process.seen[holder.ID] = true
 		}
 	}
 }
@@ -336,11 +343,11 @@ func (k *Keeper) failed(sh *shard, reason error) {
 	sh.reason = reason
 	waiting := slices.Concat(sh.queues[:]...)
 	sh.queues = [needs][]*entry{}
-	for _, e := range waiting {
-		e.queues = [needs]bool{}
-		if e.phase == queued {
-			e.phase = idle
-			k.state(e)
+	for _, other := range waiting {
+		other.queues = [needs]bool{}
+		if other.phase == queued {
+			other.phase = idle
+			k.state(other)
 		}
 	}
 }

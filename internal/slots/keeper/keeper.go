@@ -85,17 +85,17 @@ type entryKey struct{ name, key string }
 type openName struct{ closed bool }
 
 // New makes a Keeper. Nothing runs until a slot is acquired.
-func New(t Transport, c Config) *Keeper {
-	k := &Keeper{
-		transport: t, config: c,
+func New(t Transport, config Config) *Keeper {
+	keeper := &Keeper{
+		transport: t, config: config,
 		process: process{id: newID(), lost: make(chan struct{})}, hurry: make(chan struct{}, 1),
-		entries: make(map[entryKey]*entry), shards: make([]shard, c.Shards), names: make(map[string]*openName),
+		entries: make(map[entryKey]*entry), shards: make([]shard, config.Shards), names: make(map[string]*openName),
 		callLimit: maxCalls, statementLimit: batchSize,
 	}
-	for i := range k.shards {
-		k.shards[i].number = i
+	for i := range keeper.shards {
+		keeper.shards[i].number = i
 	}
-	return k
+	return keeper
 }
 
 // A hold is one slot that this process holds.
@@ -107,19 +107,19 @@ type hold struct {
 }
 
 // Acquire acquires a slot, as [slots.Registry] says. While the server is away, the Failure of the Config decides.
-func (k *Keeper) Acquire(ctx context.Context, c slots.Acquisition) (slots.Grant, error) {
+func (k *Keeper) Acquire(ctx context.Context, claim slots.Acquisition) (slots.Grant, error) {
 	if ctx.Err() != nil {
 		return slots.Grant{}, context.Cause(ctx)
 	}
-	if c.Limit <= 0 { // nobody has to be asked, and nothing is kept of the key
-		return slots.Grant{}, &slots.FullError{Name: c.Name, Source: step.SourceStore}
+	if claim.Limit <= 0 { // nobody has to be asked, and nothing is kept of the key
+		return slots.Grant{}, &slots.FullError{Name: claim.Name, Source: step.SourceStore}
 	}
-	w := &waiter{claim: c, most: c.Most(), done: make(chan struct{})}
+	w := &waiter{claim: claim, most: claim.Most(), done: make(chan struct{})}
 	k.mu.Lock()
-	w.name = k.names[c.Name]
+	w.name = k.names[claim.Name]
 	if w.name == nil {
 		w.name = &openName{}
-		k.names[c.Name] = w.name
+		k.names[claim.Name] = w.name
 	}
 	k.ask(w)
 	k.mu.Unlock()
@@ -150,8 +150,9 @@ func (h *hold) Lost() <-chan struct{} { return h.lost }
 func (k *Keeper) Own(name, key string) (held int64, ids []string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if e := k.entries[entryKey{name, key}]; e != nil {
-		held = e.held
+	entry := k.entries[entryKey{name, key}]
+	if entry != nil {
+		held = entry.held
 	}
 	return held, append([]string{k.process.id}, k.process.former...)
 }
@@ -169,11 +170,11 @@ func (k *Keeper) Close(ctx context.Context, name string) error {
 			delete(k.names, of)
 		}
 	}
-	for _, e := range k.entries {
-		if name == "" || name == e.name {
-			e.held = 0
-			k.refuseAll(e, slots.ErrClosed)
-			k.state(e)
+	for _, entry := range k.entries {
+		if name == "" || name == entry.name {
+			entry.held = 0
+			k.refuseAll(entry, slots.ErrClosed)
+			k.state(entry)
 		}
 	}
 	k.mu.Unlock()
@@ -191,8 +192,8 @@ func (k *Keeper) Close(ctx context.Context, name string) error {
 func (k *Keeper) owes(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, e := range k.entries {
-		if (name == "" || name == e.name) && e.held == 0 && (e.differs() || e.phase == sent) {
+	for _, entry := range k.entries {
+		if (name == "" || name == entry.name) && entry.held == 0 && (entry.differs() || entry.phase == sent) {
 			return true
 		}
 	}

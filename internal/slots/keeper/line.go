@@ -20,7 +20,8 @@ import (
 //	asked  | a statement asks for it |          | has a slot | ErrFull, or -> parked (Queue)  |          | gone
 //	parked | stands in line          |          |            |                                | -> fresh | gone
 //
-// Who goes after having stood in line is full, as it was refused; who goes before was told nothing. A line is woken when this process releases a slot of the key, and from time to time for those that others release.
+// Who goes after having stood in line is full, as it was refused; who goes before was told nothing. A line is woken
+// when this process releases a slot of the key, and from time to time for those that others release.
 type waiter struct {
 	claim  slots.Acquisition
 	most   int64 // of the claim
@@ -50,8 +51,9 @@ func askAgain(ws []*waiter) {
 }
 
 // answer ends a wait.
-func (w *waiter) answer(g slots.Grant, err error) {
-	w.grant, w.err = g, err
+func (w *waiter) answer(grant slots.Grant, err error) {
+	w.grant = grant
+	w.err = err
 	close(w.done)
 }
 
@@ -66,22 +68,22 @@ func (w *waiter) answered() bool {
 
 // ask adds a waiter, unless the answer is known.
 func (k *Keeper) ask(w *waiter) {
-	e := k.entry(entryKey{w.claim.Name, w.claim.Key})
-	w.entry = e
-	e.waiters = append(e.waiters, w)
+	entry := k.entry(entryKey{w.claim.Name, w.claim.Key})
+	w.entry = entry
+	entry.waiters = append(entry.waiters, w)
 	k.asking++
-	reason := k.away(e)
+	reason := k.away(entry)
 	switch {
-	case reason == nil && (e.full(w.most) || w.claim.Queue > 0 && e.behind(w)):
+	case reason == nil && (entry.full(w.most) || w.claim.Queue > 0 && entry.behind(w)):
 		k.refuse(w, w.claim.Limit, step.SourceCache)
 	case k.asking <= maxAsking:
-		k.state(e)
+		k.state(entry)
 	case reason != nil:
 		k.decideOne(w, reason)
-		k.state(e)
+		k.state(entry)
 	default: // a crowd is no outage: the server answers, so the Failure may not grant above limits
 		k.answer(w, slots.Grant{}, unavailable(errCrowd))
-		k.state(e)
+		k.state(entry)
 	}
 }
 
@@ -99,10 +101,10 @@ func (e *entry) behind(w *waiter) bool {
 }
 
 // refuseIfFilled refuses those who are ready though this process alone holds as many slots as they may.
-func (k *Keeper) refuseIfFilled(e *entry) {
-	filled := func(w *waiter) bool { return w.stage == fresh && e.fills(w.most) }
-	for i := slices.IndexFunc(e.waiters, filled); i >= 0; i = slices.IndexFunc(e.waiters, filled) {
-		k.refuse(e.waiters[i], e.waiters[i].claim.Limit, step.SourceCache)
+func (k *Keeper) refuseIfFilled(waiting *entry) {
+	filled := func(w *waiter) bool { return w.stage == fresh && waiting.fills(w.most) }
+	for i := slices.IndexFunc(waiting.waiters, filled); i >= 0; i = slices.IndexFunc(waiting.waiters, filled) {
+		k.refuse(waiting.waiters[i], waiting.waiters[i].claim.Limit, step.SourceCache)
 	}
 }
 
@@ -121,22 +123,23 @@ func (e *entry) group() (group []*waiter) {
 
 // grant divides what a statement was granted among those for whom it asked, in their order. What is left over, as
 // some have gone, is stated back.
-func (k *Keeper) grant(f *request) {
-	e, left := f.entry, f.Granted
-	f.waiters = slices.DeleteFunc(f.waiters, (*waiter).answered) // they have gone
-	for i, w := range f.waiters {
+func (k *Keeper) grant(asked *request) {
+	entry := asked.entry
+	left := asked.Granted
+	asked.waiters = slices.DeleteFunc(asked.waiters, (*waiter).answered) // they have gone
+	for i, w := range asked.waiters {
 		if int64(i) < left {
 			k.hold(w, w.claim.Limit, step.SourceStore)
 			continue
 		}
-		if slices.ContainsFunc(e.dead, func(id string) bool { return !slices.Contains(f.Drop, id) }) {
+		if slices.ContainsFunc(entry.dead, func(id string) bool { return !slices.Contains(asked.Drop, id) }) {
 			w.stage = fresh // the answer counts them; the next statement deletes their fields
 			continue
 		}
-		if !f.Waits {
-			e.refused = f.made
+		if !asked.Waits {
+			entry.refused = asked.made
 		}
-		if e.others > 0 {
+		if entry.others > 0 {
 			k.watch()
 		}
 		k.refuse(w, w.claim.Limit, step.SourceStore)
@@ -145,38 +148,38 @@ func (k *Keeper) grant(f *request) {
 
 // hold grants a slot, under a limit that is that of the claim or a share of it.
 func (k *Keeper) hold(w *waiter, limit int64, source step.Source) {
-	e := w.entry
-	e.held++
-	e.served = time.Now()
-	k.answer(w, slots.Grant{Hold: &hold{k, e, w.name, k.process.lost}, Held: e.held + e.others, Limit: limit, Source: source}, nil)
+	entry := w.entry
+	entry.held++
+	entry.served = time.Now()
+	k.answer(w, slots.Grant{Hold: &hold{k, entry, w.name, k.process.lost}, Held: entry.held + entry.others, Limit: limit, Source: source}, nil)
 }
 
 // refuse refuses a slot: the waiter is parked, if there is a place in line.
 func (k *Keeper) refuse(w *waiter, limit int64, source step.Source) {
-	e := w.entry
+	entry := w.entry
 	if !w.stands {
-		standing := e.standing()
+		standing := entry.standing()
 		if standing >= w.claim.Queue {
 			k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: limit, Source: source})
 			return
 		}
 		if standing == 0 {
-			e.served = time.Now()
+			entry.served = time.Now()
 		}
 		w.stands = true
 	}
 	w.stage = parked
 	k.asking--
-	if e.poll == nil && !e.fills(w.most) { // else a release of this process wakes it
+	if entry.poll == nil && !entry.fills(w.most) { // else a release of this process wakes it
 		least := minPoll
-		if e.held > 0 {
+		if entry.held > 0 {
 			least *= 2 // releases of this process wake it, too
 		}
-		e.poll = time.AfterFunc(jitter(min(max(time.Since(e.served)/4, least), maxPoll)), func() {
+		entry.poll = time.AfterFunc(jitter(min(max(time.Since(entry.served)/4, least), maxPoll)), func() {
 			k.mu.Lock()
 			defer k.mu.Unlock()
-			e.poll = nil
-			k.wake(e)
+			entry.poll = nil
+			k.wake(entry)
 		})
 	}
 }
@@ -192,23 +195,23 @@ func (e *entry) standing() (n int) {
 }
 
 // wake has those who stand in line ask again.
-func (k *Keeper) wake(e *entry) {
-	for _, w := range e.waiters {
+func (k *Keeper) wake(waiting *entry) {
+	for _, w := range waiting.waiters {
 		if w.stage == parked {
 			w.stage = fresh
 			k.asking++
 		}
 	}
-	k.state(e)
+	k.state(waiting)
 }
 
 // answer ends the wait of a waiter.
-func (k *Keeper) answer(w *waiter, g slots.Grant, err error) {
+func (k *Keeper) answer(w *waiter, grant slots.Grant, err error) {
 	if w.stage != parked {
 		k.asking--
 	}
 	w.entry.waiters = slices.DeleteFunc(w.entry.waiters, func(v *waiter) bool { return v == w })
-	w.answer(g, err)
+	w.answer(grant, err)
 }
 
 // giveUp ends a wait whose context has ended, unless the answer has come. A statement that asks for the waiter goes on.
@@ -227,15 +230,15 @@ func (k *Keeper) giveUp(w *waiter, cause error) {
 }
 
 // refuseAll ends the wait of all.
-func (k *Keeper) refuseAll(e *entry, err error) {
-	for len(e.waiters) > 0 {
-		k.answer(e.waiters[0], slots.Grant{}, err)
+func (k *Keeper) refuseAll(waiting *entry, err error) {
+	for len(waiting.waiters) > 0 {
+		k.answer(waiting.waiters[0], slots.Grant{}, err)
 	}
 }
 
 // decide decides for all who are ready, while the server is away.
-func (k *Keeper) decide(e *entry, err error) {
-	for _, w := range slices.Clone(e.waiters) {
+func (k *Keeper) decide(waiting *entry, err error) {
+	for _, w := range slices.Clone(waiting.waiters) {
 		if w.stage == fresh {
 			k.decideOne(w, err)
 		}
@@ -243,9 +246,12 @@ func (k *Keeper) decide(e *entry, err error) {
 }
 
 func (k *Keeper) decideOne(w *waiter, err error) {
-	e := w.entry
-	limit, source, others := w.claim.Limit, step.SourceLocal, int64(0)
-	switch n := int64(k.config.Servers); {
+	entry := w.entry
+	limit := w.claim.Limit
+	source := step.SourceLocal
+	others := int64(0)
+	n := int64(k.config.Servers)
+	switch {
 	case k.config.Failure == outage.FailClosed:
 		k.answer(w, slots.Grant{}, unavailable(err))
 		return
@@ -254,10 +260,10 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 		return
 	case n > 1:
 		limit = (limit + n - 1) / n
-	case time.Since(e.asked) < k.config.TTL:
-		others = e.others
+	case time.Since(entry.asked) < k.config.TTL:
+		others = entry.others
 	}
-	if e.held+others < limit+w.most-w.claim.Limit {
+	if entry.held+others < limit+w.most-w.claim.Limit {
 		k.hold(w, limit, source)
 	} else {
 		k.refuse(w, limit, source)

@@ -18,12 +18,12 @@ import (
 //	silent  | none was for longer than that    |            | -> member | -> joining      | Lost, -> joining | -> joining | silent
 //
 // Live, dead and absent are answers to beats. Forgotten: the server has lost something, or may have found a silent
-// process dead and forgotten that. Each way to joining, also from a statement that shows a loss, takes a new incarnation,
-// under which everything is stated again; what the server has under the old one dies with it. Nothing was stated yet under
-// one that is only being registered. An answer to a beat of an earlier one says nothing. Time makes a member silent. A
-// process without entries goes outside, unless it watches: the fleet's time passes only with beats, so who was refused by
-// slots of others beats until these are known to be alive, or are dead. Only a member states and acquires slots. A joining
-// or silent process whose last beat failed is away: the Failure decides.
+// process dead and forgotten that. Each way to joining, also from a statement that shows a loss, takes a new
+// incarnation, under which everything is stated again; what the server has under the old one dies with it. Nothing was
+// stated yet under one that is only being registered. An answer to a beat of an earlier one says nothing. Time makes a
+// member silent. A process without entries goes outside, unless it watches: the fleet's time passes only with beats, so
+// who was refused by slots of others beats until these are known to be alive, or are dead. Only a member states and
+// acquires slots. A joining or silent process whose last beat failed is away: the Failure decides.
 type process struct {
 	id         string // the incarnation
 	registered bool
@@ -142,33 +142,35 @@ func (k *Keeper) tell() {
 // unanswered notes that a beat failed. Who waits for one is told.
 func (k *Keeper) unanswered(err error) {
 	k.process.failure = err
-	for _, e := range k.entries {
-		k.state(e)
+	for _, entry := range k.entries {
+		k.state(entry)
 	}
 }
 
 // answeredBeat applies the reply of a beat, and returns the time from that beat to the next.
 func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
-	p := &k.process
-	silent := p.registered && sent.Sub(p.acked) > k.config.TTL
-	forgotten := b.Clock < p.clock || b.Servers != p.servers && b.Servers != "" && p.servers != "" || silent && b.Servers == ""
-	p.failure, p.acked, p.clock = nil, sent, b.Clock
-	p.watching = min(p.watching, b.Clock+(b.TTL+b.Step).Microseconds()) // also if the clock has gone back
-	p.beats++
+	process := &k.process
+	silent := process.registered && sent.Sub(process.acked) > k.config.TTL
+	forgotten := b.Clock < process.clock || b.Servers != process.servers && b.Servers != "" && process.servers != "" || silent && b.Servers == ""
+	process.failure = nil
+	process.acked = sent
+	process.clock = b.Clock
+	process.watching = min(process.watching, b.Clock+(b.TTL+b.Step).Microseconds()) // also if the clock has gone back
+	process.beats++
 	if b.Servers != "" {
-		p.servers = b.Servers
+		process.servers = b.Servers
 	}
-	p.dead = make(map[string]bool, len(b.Dead))
+	process.dead = make(map[string]bool, len(b.Dead))
 	for _, id := range b.Dead {
-		p.dead[id] = true
+		process.dead[id] = true
 	}
 	switch {
-	case b.State != "dead" && b.ID != p.id: // a statement has shown a loss meanwhile
+	case b.State != "dead" && b.ID != process.id: // a statement has shown a loss meanwhile
 		return 0 // the next beat registers
 	case b.State != "live", forgotten && !b.Register: // nothing was stated under an incarnation that is new
 		k.rejoin(b.State == "dead")
 	default:
-		p.registered = true
+		process.registered = true
 		k.sweep()
 	}
 	return k.config.TTL / beatsInTTL
@@ -176,21 +178,22 @@ func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
 
 // rejoin takes a new incarnation. The old one is not beaten any more, and dies.
 func (k *Keeper) rejoin(lost bool) {
-	p := &k.process
+	process := &k.process
 	var held int64
-	for _, e := range k.entries {
-		if e.over() { // what a server brings back of it ends with the old incarnation
-			e.phase = idle
-			delete(k.entries, e.entryKey)
+	for _, entry := range k.entries {
+		if entry.over() { // what a server brings back of it ends with the old incarnation
+			entry.phase = idle
+			delete(k.entries, entry.entryKey)
 			continue
 		}
-		held += e.held
-		e.former, e.known = append(e.former, p.id), false
-		e.unclean = time.Time{} // nothing of the new incarnation is on its way
+		held += entry.held
+		entry.former = append(entry.former, process.id)
+		entry.known = false
+		entry.unclean = time.Time{} // nothing of the new incarnation is on its way
 	}
 	if lost && held > 0 {
-		close(p.lost)
-		p.lost = make(chan struct{})
+		close(process.lost)
+		process.lost = make(chan struct{})
 		if k.config.Lost != nil {
 			go k.config.Lost(held)
 		}
@@ -198,9 +201,10 @@ func (k *Keeper) rejoin(lost bool) {
 	if k.config.Restated != nil {
 		go k.config.Restated(len(k.entries))
 	}
-	p.former = append(p.former, p.id)
-	p.former = p.former[max(len(p.former)-maxFormer, 0):]
-	p.id, p.registered = newID(), false
+	process.former = append(process.former, process.id)
+	process.former = process.former[max(len(process.former)-maxFormer, 0):]
+	process.id = newID()
+	process.registered = false
 	k.beatNow()
 }
 
@@ -211,18 +215,20 @@ func (k *Keeper) sweep() {
 		k.shards[i].failed = min(k.shards[i].failed, maxFailed-1)
 	}
 	probed := make(map[*shard]bool)
-	for _, e := range k.entries {
-		age := k.process.beats - e.changed
+	for _, entry := range k.entries {
+		age := k.process.beats - entry.changed
 		switch {
-		case k.forget(e, age):
-		case e.due(), age == confirmBeats, k.process.beats%sweepBeats == e.sweep, e.leftover(k), !probed[e.shard]:
-			probed[e.shard] = true
-			k.queue(e)
+		case k.forget(entry, age):
+		case entry.due(), age == confirmBeats, k.process.beats%sweepBeats == entry.sweep, entry.leftover(k), !probed[entry.shard]:
+			probed[entry.shard] = true
+			k.queue(entry)
 		}
 	}
 	for i := range k.shards {
-		if sh := &k.shards[i]; !probed[sh] { // no key shows whether it answers
-			sh.failed, sh.reason = 0, nil
+		sh := &k.shards[i]
+		if !probed[sh] { // no key shows whether it answers
+			sh.failed = 0
+			sh.reason = nil
 		}
 	}
 }

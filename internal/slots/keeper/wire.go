@@ -83,11 +83,13 @@ func (s *Statement) Args() []any {
 // Read reads the reply of the script.
 func (s *Statement) Read(reply []any) {
 	p := parser{words: reply}
-	if found := next[string](&p); found != "-" {
+	found := next[string](&p)
+	if found != "-" {
 		s.Found = ReadField(found, &p)
 	}
 	s.Granted, s.Others = next[int64](&p), next[int64](&p)
-	if s.Stale = s.Granted < 0; s.Stale {
+	s.Stale = s.Granted < 0
+	if s.Stale {
 		s.Granted = 0
 	}
 	for len(p.words) > 0 && p.err == nil {
@@ -166,8 +168,8 @@ func next[T any](p *parser) (word T) {
 	return word
 }
 
-func (p *parser) parse(s string) int64 {
-	n, err := strconv.ParseInt(s, 10, 64)
+func (p *parser) parse(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil && p.err == nil {
 		p.err = fmt.Errorf("%w: %w", ErrReply, err)
 	}
