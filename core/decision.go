@@ -48,7 +48,7 @@ type Answer struct {
 	Limit           int64  // the most units, NoLimit if there is none
 	Remaining       int64  // units that are left
 
-	Window     time.Duration // over which Limit units are admitted: of a Calendar, the present one, if the store was asked; 0 of slots
+	Window     time.Duration // over which Limit units are admitted: of a Calendar, the present one; 0 of slots
 	NextAfter  time.Duration // until one more unit is left; 0 if none is used
 	ResetAfter time.Duration // until no unit is used
 	RetryAfter time.Duration // until the units fit; 0 if they did

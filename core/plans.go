@@ -133,8 +133,8 @@ func (m *made[T]) tell(err error) {
 	}
 	m.mu.Unlock()
 	if !told {
-		slog.Default().Warn("headgate: "+m.owner+": the function of its plans fails: plans that it has made stay as they are",
-			slog.Any("error", err))
+		slog.Default().Warn("headgate: "+m.owner+": the function of its plans fails: "+
+			"plans that it has made stay as they are", slog.Any("error", err))
 	}
 }
 

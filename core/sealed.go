@@ -58,7 +58,10 @@ func (o *Observer) Backend(from *store.Observer) *store.Observer {
 	if o.Decided != nil {
 		hooks.Decided = func(ctx context.Context, event store.DecisionEvent) {
 			source := source(event.Source, event.Err)
-			o.Decided(ctx, DecisionEvent{event.Limiter, event.Policy, event.Units, event.Allowed, event.ObserveOnly, source, event.Took, event.Err, event.Key})
+			o.Decided(ctx, DecisionEvent{
+				event.Limiter, event.Policy, event.Units, event.Allowed, event.ObserveOnly, source,
+				event.Took, event.Err, event.Key,
+			})
 		}
 	}
 	if o.Settled != nil {

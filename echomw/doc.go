@@ -12,7 +12,8 @@
 //	on a group                          e.Group("/api", echomw.Middleware(guard))
 //	on a route                          e.POST("/login", login, echomw.Middleware(guard))
 //	limit the signed-in user            nethttp.Rate{Key: echomw.Value("user"), ...}
-//	the user, or else the address       keyfuncs.First(keyfuncs.Tag("user", echomw.Value("user")), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
+//	the user, or else the address       keyfuncs.First(keyfuncs.Tag("user", echomw.Value("user")),
+//	                                        keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
 //	each client on each route           keyfuncs.All(echomw.Route(), keyfuncs.RemoteAddr())
 //	the plan that middleware has set    nethttp.Rate{Plan: echomw.Value("plan"), ...}
 //	Echo's context in Cost, Settle, ... echomw.Context(r)

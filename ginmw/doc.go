@@ -13,7 +13,8 @@
 //	on a group                          r.Group("/api", ginmw.Middleware(guard))
 //	on a route                          r.POST("/login", ginmw.Middleware(guard), login)
 //	limit the signed-in user            nethttp.Rate{Key: ginmw.Value("user"), ...}
-//	the user, or else the address       keyfuncs.First(keyfuncs.Tag("user", ginmw.Value("user")), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
+//	the user, or else the address       keyfuncs.First(keyfuncs.Tag("user", ginmw.Value("user")),
+//	                                        keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
 //	each client on each route           keyfuncs.All(ginmw.Route(), keyfuncs.RemoteAddr())
 //	the plan that middleware has set    nethttp.Rate{Plan: ginmw.Value("plan"), ...}
 //	Gin's context in Cost, Settle, ...  ginmw.Context(r)

@@ -110,7 +110,8 @@ func (v *visit) Value(key any) any {
 // Refused is what the guard calls with a refusal.
 func (e *entrance) Refused(verdict *nethttp.Verdict, _ string) (answered bool) {
 	c := e.visit.c.Load()
-	c.Errors = append(c.Errors, &gin.Error{Err: verdict, Type: gin.ErrorTypePrivate}) // as c.Error, which looks for a gin.Error first
+	// This is c.Error, which would look for a gin.Error in the verdict first.
+	c.Errors = append(c.Errors, &gin.Error{Err: verdict, Type: gin.ErrorTypePrivate})
 	return e.begun || e.Written()
 }
 

@@ -278,7 +278,8 @@ func walk(trusted []string, header string,
 func Network(address Func, v4, v6 int) Func {
 	require("Network", address)
 	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
-		panic(fmt.Sprintf("headgate: keyfuncs: Network: %d and %d bits: not 1 to 32 for IPv4 and 1 to 128 for IPv6", v4, v6))
+		const fault = "headgate: keyfuncs: Network: %d and %d bits: not 1 to 32 for IPv4 and 1 to 128 for IPv6"
+		panic(fmt.Sprintf(fault, v4, v6))
 	}
 	errAddress := ofKind(ErrProgram, "Network: the key of the function is no address")
 	return func(r *http.Request) (string, error) {

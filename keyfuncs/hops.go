@@ -29,8 +29,9 @@ func errNoClient(header, why string) error {
 }
 
 var (
-	errTunnel = unusable("CONNECT through a proxy: what follows could be another request, which the proxy does not read")
-	errH2C    = unusable("HTTP/2 from a proxy that could be an upgraded connection, which the proxy does not read: " +
+	errTunnel = unusable("CONNECT through a proxy: " +
+		"what follows could be another request, which the proxy does not read")
+	errH2C = unusable("HTTP/2 from a proxy that could be an upgraded connection, which the proxy does not read: " +
 		"enable Protocols.UnencryptedHTTP2 of http.Server instead of h2c.NewHandler")
 )
 

@@ -133,7 +133,9 @@ func parseTrusted(texts []string) (proxies, error) {
 // parsePrefixes parses networks and single addresses, leaves out Unix, and reports all faults. Errors call
 // them what; canonical returns the form of a network in which it is compared; all says
 // what is wrong with the network of all addresses.
-func parsePrefixes(what string, texts []string, canonical func(netip.Prefix) (netip.Prefix, error), all string) (networks, error) {
+func parsePrefixes(
+	what string, texts []string, canonical func(netip.Prefix) (netip.Prefix, error), all string,
+) (networks, error) {
 	var (
 		ns   networks
 		errs []error

@@ -105,7 +105,8 @@ func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*Sig
 		faults = append(faults, fmt.Errorf("headgate: keyfuncs: not the name of a cookie: %q", name))
 	}
 	if maxAge < time.Second || maxAge > maxCookieAge {
-		faults = append(faults, fmt.Errorf("headgate: keyfuncs: a cookie that is valid for %v: not for 1s to %v", maxAge, maxCookieAge))
+		const fault = "headgate: keyfuncs: a cookie that is valid for %v: not for 1s to %v"
+		faults = append(faults, fmt.Errorf(fault, maxAge, maxCookieAge))
 	}
 	if len(secrets) == 0 {
 		faults = append(faults, errors.New("headgate: keyfuncs: no secret to sign cookies with"))
@@ -113,7 +114,8 @@ func NewSignedCookie(name string, maxAge time.Duration, secrets ...[]byte) (*Sig
 	c := &SignedCookie{name: name, maxAge: maxAge, errAbsent: absent("signed cookie " + name)}
 	for i, secret := range secrets {
 		if len(secret) < minSecret {
-			faults = append(faults, fmt.Errorf("headgate: keyfuncs: secret %d to sign cookies with: of %d bytes, fewer than %d", i+1, len(secret), minSecret))
+			const fault = "headgate: keyfuncs: secret %d to sign cookies with: of %d bytes, fewer than %d"
+			faults = append(faults, fmt.Errorf(fault, i+1, len(secret), minSecret))
 		}
 		c.macs = append(c.macs, newMAC(secret, "headgate cookie\x00"+name+"\x00"))
 	}
@@ -158,7 +160,8 @@ func (c *SignedCookie) Key(r *http.Request) (string, error) {
 // OlderThan panics if age is negative, or not less than the cookie's maxAge.
 func (c *SignedCookie) OlderThan(age time.Duration) Func {
 	if age < 0 || age >= c.maxAge {
-		panic("headgate: keyfuncs: OlderThan: an age of " + age.String() + ": not from 0 to less than " + c.maxAge.String())
+		panic("headgate: keyfuncs: OlderThan: an age of " + age.String() +
+			": not from 0 to less than " + c.maxAge.String())
 	}
 	return func(r *http.Request) (string, error) { return c.key(r, age) }
 }

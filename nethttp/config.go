@@ -150,14 +150,17 @@ func New(config Config) (*Guard, error) {
 		return nil, err
 	}
 	guard := &Guard{config: config}
-	guard.rules = engine.Rules{Watch: engine.NewWatch("nethttp", config.Logger, config.Observe != nil), LeastPause: 1, MostPause: 5}
+	watch := engine.NewWatch("nethttp", config.Logger, config.Observe != nil)
+	guard.rules = engine.Rules{Watch: watch, LeastPause: 1, MostPause: 5}
 	for _, r := range config.Rates {
 		guard.settles = guard.settles || r.Settle != nil
 		guard.costs = guard.costs || r.Settle != nil || r.Cost != nil
 		guard.observes = guard.observes || r.ObserveOnly
 		guard.rules.HasService = guard.rules.HasService || r.Service
 		guard.rules.Rates = append(guard.rules.Rates, engine.RateRule{
-			Rule:    engine.Rule{Key: r.Key, Plan: r.Plan, Skip: r.Skip, Service: r.Service, ObserveOnly: r.ObserveOnly},
+			Rule: engine.Rule{
+				Key: r.Key, Plan: r.Plan, Skip: r.Skip, Service: r.Service, ObserveOnly: r.ObserveOnly,
+			},
 			Limiter: r.Limiter, Cost: r.Cost, Settles: r.Settle != nil,
 		})
 	}
@@ -168,7 +171,9 @@ func New(config Config) (*Guard, error) {
 			wait = defaultWait
 		}
 		guard.rules.Slots = append(guard.rules.Slots, engine.SlotsRule{
-			Rule:  engine.Rule{Key: rule.Key, Plan: rule.Plan, Skip: rule.Skip, Service: rule.Service, ObserveOnly: rule.ObserveOnly},
+			Rule: engine.Rule{
+				Key: rule.Key, Plan: rule.Plan, Skip: rule.Skip, Service: rule.Service, ObserveOnly: rule.ObserveOnly,
+			},
 			Slots: rule.Slots, Queue: rule.Queue, MaxWait: wait,
 		})
 	}
@@ -178,49 +183,77 @@ func New(config Config) (*Guard, error) {
 	return guard, nil
 }
 
+// validate returns all that is wrong, a line for each rule.
 func (c *Config) validate() error {
-	all := engine.Faults{Where: "guard"}
-	all.Add(len(c.Rates)+len(c.Concurrency) == 0, "there is no rule")
-	all.Add(len(c.Rates) > engine.MaxRules || len(c.Concurrency) > engine.MaxRules, "there are more than %d rules", engine.MaxRules)
-	errs := []error{all.Err()}
-	names := make(map[string]bool) // of policies and slots, by which clients tell them apart
+	whole := engine.Faults{Where: "guard"}
+	whole.Add(len(c.Rates)+len(c.Concurrency) == 0, "there is no rule")
+	tooMany := len(c.Rates) > engine.MaxRules || len(c.Concurrency) > engine.MaxRules
+	whole.Add(tooMany, "there are more than %d rules", engine.MaxRules)
+	lines := []error{whole.Err()}
+	// Clients tell policies and slots apart by their names. Those of rules that only observe they do not see.
+	shown := make(map[string]bool)
+	for i := range c.Rates {
+		lines = append(lines, c.validateRate(i, shown))
+	}
 	queues := 0
-	for i, r := range c.Rates {
-		faults := engine.Faults{Where: fmt.Sprintf("Rates[%d]", i)}
-		faults.Add(r.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
-		faults.Add(r.Key == nil, "the Key is nil: say who is counted, with a function of package keyfuncs")
-		if r.Limiter != nil {
-			faults.Add(c.Rates[0].Limiter != nil && !r.Limiter.Backend().SameStore(c.Rates[0].Limiter.Backend()), "the limiter %q has another store than that of Rates[0]", r.Limiter.Name())
-			for _, answer := range r.Limiter.Backend().Policies() {
-				faults.Add(names[answer.Policy] && !r.ObserveOnly, "another rule has a policy named %q, too: clients could not tell them apart", answer.Policy)
-				names[answer.Policy] = names[answer.Policy] || !r.ObserveOnly
-			}
-			for _, other := range c.Rates[:i] {
-				faults.Add(other.Limiter != nil && other.Limiter.Name() == r.Limiter.Name(), "another rule has a limiter named %q, too", r.Limiter.Name())
-			}
-		}
-		errs = append(errs, faults.Err())
-	}
-	for i, rule := range c.Concurrency {
-		f := engine.Faults{Where: fmt.Sprintf("Concurrency[%d]", i)}
-		f.Add(rule.Slots == nil, "the Slots are nil: make them with core.NewSlots")
-		f.Add(rule.Key == nil, "the Key is nil: say whose requests are counted, with a function of package keyfuncs")
-		if rule.Slots != nil {
-			f.Add(names[rule.Slots.Name()], "another rule has slots or a policy named %q, too: clients could not tell them apart", rule.Slots.Name())
-			f.Add(!names[rule.Slots.Name()] && c.hasLimiter(rule.Slots.Name()), "another rule has a limiter named %q, too: a Verdict could not tell them apart", rule.Slots.Name())
-			names[rule.Slots.Name()] = true
-		}
-		f.Add(rule.Queue < 0 || rule.MaxWait < 0, "Queue and MaxWait must not be negative")
-		f.Add(rule.Queue > 0 && rule.ObserveOnly, "nobody waits for a rule that only observes: remove the Queue")
-		if rule.Queue > 0 {
+	for i := range c.Concurrency {
+		if c.Concurrency[i].Queue > 0 {
 			queues++
-			f.Add(queues > 1, "another rule has a Queue, too: a request waits in one line at most")
 		}
-		errs = append(errs, f.Err())
+		lines = append(lines, c.validateConcurrency(i, shown, queues))
 	}
-	return errors.Join(errs...)
+	return errors.Join(lines...)
+}
+
+// validateRate returns what is wrong with a rate, and adds the names that clients see.
+func (c *Config) validateRate(i int, shown map[string]bool) error {
+	rate := &c.Rates[i]
+	faults := engine.Faults{Where: fmt.Sprintf("Rates[%d]", i)}
+	faults.Add(rate.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
+	faults.Add(rate.Key == nil, "the Key is nil: say who is counted, with a function of package keyfuncs")
+	if rate.Limiter == nil {
+		return faults.Err()
+	}
+	name := rate.Limiter.Name()
+	limiter := rate.Limiter.Backend()
+	first := c.Rates[0].Limiter
+	otherStore := first != nil && !limiter.SameStore(first.Backend())
+	faults.Add(otherStore, "the limiter %q has another store than that of Rates[0]", name)
+	for _, policy := range limiter.Policies() {
+		faults.Add(shown[policy.Policy] && !rate.ObserveOnly,
+			"another rule has a policy named %q, too: clients could not tell them apart", policy.Policy)
+		shown[policy.Policy] = shown[policy.Policy] || !rate.ObserveOnly
+	}
+	for _, other := range c.Rates[:i] {
+		sameName := other.Limiter != nil && other.Limiter.Name() == name
+		faults.Add(sameName, "another rule has a limiter named %q, too", name)
+	}
+	return faults.Err()
+}
+
+// validateConcurrency returns what is wrong with a rule of slots, and adds their name. queues is how many rules up to this
+// one have a Queue.
+func (c *Config) validateConcurrency(i int, shown map[string]bool, queues int) error {
+	rule := &c.Concurrency[i]
+	faults := engine.Faults{Where: fmt.Sprintf("Concurrency[%d]", i)}
+	faults.Add(rule.Slots == nil, "the Slots are nil: make them with core.NewSlots")
+	faults.Add(rule.Key == nil, "the Key is nil: say whose requests are counted, with a function of package keyfuncs")
+	if rule.Slots != nil {
+		name := rule.Slots.Name()
+		faults.Add(shown[name],
+			"another rule has slots or a policy named %q, too: clients could not tell them apart", name)
+		faults.Add(!shown[name] && c.hasLimiter(name),
+			"another rule has a limiter named %q, too: a Verdict could not tell them apart", name)
+		shown[name] = true
+	}
+	faults.Add(rule.Queue < 0 || rule.MaxWait < 0, "Queue and MaxWait must not be negative")
+	faults.Add(rule.Queue > 0 && rule.ObserveOnly, "nobody waits for a rule that only observes: remove the Queue")
+	faults.Add(rule.Queue > 0 && queues > 1, "another rule has a Queue, too: a request waits in one line at most")
+	return faults.Err()
 }
 
 func (c *Config) hasLimiter(name string) bool {
-	return slices.ContainsFunc(c.Rates, func(r Rate) bool { return r.Limiter != nil && r.Limiter.Name() == name })
+	return slices.ContainsFunc(c.Rates, func(rate Rate) bool {
+		return rate.Limiter != nil && rate.Limiter.Name() == name
+	})
 }

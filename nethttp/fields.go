@@ -44,7 +44,10 @@ func XRateLimitFields(header http.Header, verdict *Verdict) {
 	admission := verdict.admission()
 	for i := range admission.Answers() {
 		answer := admission.At(i)
-		if answer.Limiter != verdict.Limiter || admission.Stage != engine.SlotsFull && answer.Policy != admission.Decision.Totals().Decider.Name || admission.Hides(&answer) {
+		ofSlots := admission.Stage == engine.SlotsFull
+		decided := answer.Limiter == verdict.Limiter &&
+			(ofSlots || answer.Policy == admission.Decision.Totals().Decider.Name)
+		if !decided || admission.Hides(&answer) {
 			continue
 		}
 		header.Set("X-Ratelimit-Limit", integer(answer.Limit))
@@ -64,7 +67,9 @@ func XRateLimitFields(header http.Header, verdict *Verdict) {
 }
 
 // fields sets the fields that describe the limits.
-func (p *page) fields(header http.Header, admission *engine.Admission, prepared *prepared, fields func(http.Header, *Verdict)) {
+func (p *page) fields(
+	header http.Header, admission *engine.Admission, prepared *prepared, fields func(http.Header, *Verdict),
+) {
 	switch {
 	case admission.Answers() == 0:
 	case fields != nil:
@@ -77,7 +82,7 @@ func (p *page) fields(header http.Header, admission *engine.Admission, prepared 
 // rateLimit is RateLimitFields. What is prepared is used if all rates took part under their default plans.
 func (p *page) rateLimit(header http.Header, admission *engine.Admission, prepared *prepared) {
 	empty := len(header) == 0
-	if admission.Stage == engine.Answered && admission.Plain && prepared != nil && len(admission.Claims) == 0 && (admission.Decision.Known() || prepared.blocked) {
+	if prepared.applies(admission) {
 		if prepared.policies == "" {
 			return
 		}
@@ -121,7 +126,8 @@ func (p *page) texts(admission *engine.Admission) (policies, states string) {
 	for i := range admission.Answers() {
 		d := admission.At(i)
 		if !admission.Hides(&d) && admission.Known(i, &d) && d.Remaining != core.NoLimit {
-			p.state(quote(d.Policy), d.Remaining, d.NextAfter, admission.Decision.Allowed && admission.Rules.RateOf(d.Limiter).Settles)
+			mayComeBack := admission.Decision.Allowed && admission.Rules.RateOf(d.Limiter).Settles
+			p.state(quote(d.Policy), d.Remaining, d.NextAfter, mayComeBack)
 		}
 	}
 	return policies, p.end()
@@ -229,6 +235,15 @@ type prepared struct {
 	blocked  bool // nothing is admitted, so that is known without the store
 }
 
+// applies reports whether the fields of a response are those that are prepared: all rates took part under their default
+// plans, and nothing else did. Where the store was not asked, nobody knows what is left.
+func (p *prepared) applies(admission *engine.Admission) bool {
+	if p == nil || admission.Stage != engine.Answered || !admission.Plain {
+		return false
+	}
+	return len(admission.Claims) == 0 && (admission.Decision.Known() || p.blocked)
+}
+
 type preparedPolicy struct {
 	name            string // as in the fields
 	hidden, settles bool
@@ -249,7 +264,8 @@ func prepare(rules *engine.Rules) *prepared {
 				p.policy(&answer, false)
 			}
 			all.blocked = len(all.all) == 0 && answer.Limit == 0
-			all.all = append(all.all, preparedPolicy{quote(answer.Policy), hidden, rule.Settles, problem.QuotaExceeded(answer.Policy)})
+			refusal := problem.QuotaExceeded(answer.Policy)
+			all.all = append(all.all, preparedPolicy{quote(answer.Policy), hidden, rule.Settles, refusal})
 		}
 	}
 	all.policies = p.text.String()
@@ -265,4 +281,4 @@ const maxInteger = 999_999_999_999_999
 func integer(n int64) string { return strconv.FormatInt(min(n, maxInteger), 10) }
 
 // seconds rounds up.
-func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }
+func seconds(span time.Duration) int64 { return int64((span + time.Second - 1) / time.Second) }

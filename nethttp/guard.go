@@ -144,11 +144,11 @@ func (p *passage) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	returned = true
 }
 
-// each calls f with what was asked for the request, and by the rules that only observe.
-func (p *passage) each(f func(admission *engine.Admission)) {
-	f(&p.admission)
+// each calls a function with what was asked for the request, and by the rules that only observe.
+func (p *passage) each(call func(admission *engine.Admission)) {
+	call(&p.admission)
 	for i := range p.admission.Observed {
-		f(&p.admission.Observed[i])
+		call(&p.admission.Observed[i])
 	}
 }
 

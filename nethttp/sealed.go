@@ -9,7 +9,10 @@ import (
 // The names in this file are sealed: they have internal types, so only packages of headgate can use them.
 
 // Refuse answers a request that the engine has refused. It is for package websocketmw.
-func Refuse(w http.ResponseWriter, r *http.Request, admission *engine.Admission, onRefused func(http.ResponseWriter, *http.Request, *Verdict)) {
+func Refuse(
+	w http.ResponseWriter, r *http.Request, admission *engine.Admission,
+	onRefused func(http.ResponseWriter, *http.Request, *Verdict),
+) {
 	refuse(w, r, admission, nil, nil, onRefused)
 }
 

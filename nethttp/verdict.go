@@ -54,7 +54,9 @@ func verdict(admission *engine.Admission, observeOnly bool) *Verdict {
 // fill makes a verdict of an admission.
 func (v *Verdict) fill(from **engine.Admission, observeOnly bool) {
 	admission := *from
-	*v = Verdict{Status: admission.Status, Limiter: admission.Limiter, ObserveOnly: observeOnly, Err: admission.Err, from: from}
+	*v = Verdict{
+		Status: admission.Status, Limiter: admission.Limiter, ObserveOnly: observeOnly, Err: admission.Err, from: from,
+	}
 	v.Decision.Backend(&admission.Decision)
 	if admission.Stage != engine.SlotsFull && admission.Err == nil {
 		v.Policy = v.Decision.Policy

@@ -39,8 +39,10 @@ func newGate(limiter *backend.Limiter, own *backend.Policies) (*gate, error) {
 		all.List = slices.Clone(own.List)
 		all.List[len(all.List)-1].Last = false
 	}
-	if slices.ContainsFunc(all.List, func(policy step.Policy) bool { return policy.Name == blockPolicy }) || len(all.List) == backend.MaxPolicies {
-		faults = append(faults, fmt.Errorf("it has at most %d policies, none of them named %q", backend.MaxPolicies-1, blockPolicy))
+	isTaken := slices.ContainsFunc(all.List, func(policy step.Policy) bool { return policy.Name == blockPolicy })
+	if isTaken || len(all.List) == backend.MaxPolicies {
+		const fault = "it has at most %d policies, none of them named %q"
+		faults = append(faults, fmt.Errorf(fault, backend.MaxPolicies-1, blockPolicy))
 	}
 	all.List = append(all.List, block.List[0])
 	server := &all.List[len(all.List)-1]
@@ -73,7 +75,9 @@ func (g *gate) block(ctx context.Context, key string, units int64) bool {
 	kept := err == nil && cells[0].Source != step.SourceOpen
 	observer := g.limiter.Stores().Observer
 	if observer != nil && observer.Decided != nil && !kept {
-		observer.Decided(ctx, store.DecisionEvent{Limiter: g.limiter.Name(), Units: units, Source: cells[0].Source, Err: err})
+		observer.Decided(ctx, store.DecisionEvent{
+			Limiter: g.limiter.Name(), Units: units, Source: cells[0].Source, Err: err,
+		})
 	}
 	return kept
 }

@@ -151,15 +151,17 @@ func (t *Transport) gate(key string) (*gate, error) {
 
 // keepBack lets nobody of a key through for a time, at most MaxBlock, and up to a tenth of it more. It returns that
 // time, and whether the store sees to it. It goes on when the caller has gone, so that others learn of the refusal.
-func (t *Transport) keepBack(ctx context.Context, reserved *gate, key string, d time.Duration) (wait time.Duration, kept bool) {
-	wait = min(d, withDefault(t.MaxBlock, defaultMaxBlock))
+func (t *Transport) keepBack(
+	ctx context.Context, blocked *gate, key string, asked time.Duration,
+) (wait time.Duration, kept bool) {
+	wait = min(asked, withDefault(t.MaxBlock, defaultMaxBlock))
 	if wait <= 0 {
 		return 0, true
 	}
 	wait += rand.N(min(wait/10, time.Second) + 1)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), blockTime)
 	defer cancel()
-	return wait, reserved.block(ctx, key, (wait + blockGrain).Microseconds())
+	return wait, blocked.block(ctx, key, (wait + blockGrain).Microseconds())
 }
 
 func withDefault(d, standard time.Duration) time.Duration {
@@ -208,8 +210,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		asked, refused := t.read(response)
 		wait, kept := t.keepBack(r.Context(), gate, key, asked)
-		t.settle(r, response, &charge)                         // a unit that comes back is of no use before the block is over
-		if !refused || repeated == t.Retries || wait < asked { // which MaxBlock has cut
+		t.settle(r, response, &charge) // a unit that comes back is of no use before the block is over
+		isCut := wait < asked          // by MaxBlock
+		if !refused || repeated == t.Retries || isCut {
 			return response, nil
 		}
 		end, _ := waiting.Deadline()

@@ -100,10 +100,10 @@ type Store struct {
 
 // Open returns a store of the Redis that a URL names, as go-redis reads it:
 //
-//	redis://user:password@host:6379/0                          one server; rediss:// with TLS, unix:///run/redis.sock?db=0
-//	redis://user:password@host:6379?addr=host2:6379            a Cluster, with addr for each further node
-//	redis://host:26379/0?master_name=main&addr=host2:26379     a primary behind Sentinels, with addr for each further
-//	    &username=user&password=password                       one; the user before the host is that of the Sentinels
+//	redis://user:password@host:6379/0                        one server; rediss:// with TLS, unix:///redis.sock?db=0
+//	redis://user:password@host:6379?addr=host2:6379          a Cluster, with addr for each further node
+//	redis://host:26379/0?master_name=main&addr=host2:26379   a primary behind Sentinels, with addr for each further
+//	    &username=user&password=password                     one; the user before the host is that of the Sentinels
 //
 // It does not connect. The error has all faults, and does not show the URL.
 func Open(url string, config Config) (*Store, error) {
@@ -168,7 +168,8 @@ func (c Config) faults() error {
 	if c.SlotTTL < 100*time.Millisecond || c.SlotTTL > time.Hour {
 		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTTL of %v is not 100 ms to 1 h", c.SlotTTL))
 	} else if c.SlotTimeout < time.Millisecond || c.SlotTimeout > c.SlotTTL/3 {
-		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTimeout of %v is not 1 ms to a third of the SlotTTL, %v", c.SlotTimeout, c.SlotTTL/3))
+		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTimeout of %v is not 1 ms to a third of the SlotTTL, %v",
+			c.SlotTimeout, c.SlotTTL/3))
 	}
 	if c.Lease != 0 && (c.Lease < time.Millisecond || c.Lease > time.Minute) {
 		faults = append(faults, fmt.Errorf("headgate: redisstore: a Lease of %v is not 1 ms to 1 min", c.Lease))

@@ -1,4 +1,5 @@
-// Package ctxmark marks contexts of decisions: those that refuse nobody, and those that share one timeout of their store.
+// Package ctxmark marks contexts of decisions: those that refuse nobody, and those that share one timeout of their
+// store.
 package ctxmark
 
 import (

@@ -19,7 +19,8 @@ type Document struct {
 
 // Blank returns a document that contains no more than the status.
 func Blank(status int) Document {
-	return document(fmt.Appendf(nil, `{"type":"about:blank","title":"%s","status":%d}`, http.StatusText(status), status))
+	const blank = `{"type":"about:blank","title":"%s","status":%d}`
+	return document(fmt.Appendf(nil, blank, http.StatusText(status), status))
 }
 
 // QuotaExceeded returns a document of the type quota-exceeded of draft-ietf-httpapi-ratelimit-headers-11. It names

@@ -11,11 +11,11 @@ import (
 // An Observer is what is behind a core.Observer. Functions that are nil are skipped.
 //
 // No lock of a store is held while one is called. If one panics, so does the call that it is told of: a charge stays, a
-// slot is released. Called, Changed, SlotsLost and SlotsRestated may be called by a goroutine of the store, where a panic
-// ends the process. Nobody is told of a malformed call.
+// slot is released. Called, Changed, SlotsLost and SlotsRestated may be called by a goroutine of the store, where a
+// panic ends the process. Nobody is told of a malformed call.
 type Observer struct {
-	// Timed asks for the Took of decisions and slots, which is otherwise 0: to measure it takes about as long as a decision
-	// in memory.
+	// Timed asks for the Took of decisions and slots, which is otherwise 0: to measure it takes about as long as a
+	// decision in memory.
 	Timed bool
 
 	Decided  func(context.Context, DecisionEvent)
@@ -24,17 +24,17 @@ type Observer struct {
 	Released func(slots string)
 	Changed  func(reason error)
 
-	// Package stats is told of these, too: of calls to servers; that this process was taken for dead while it held so many
-	// slots, and that a server may have lost so many keys of slots; and of a store in memory when it is made, with a function
-	// that says how much it uses.
+	// Package stats is told of these, too: of calls to servers; that this process was taken for dead while it held so
+	// many slots, and that a server may have lost so many keys of slots; and of a store in memory when it is made, with
+	// a function that says how much it uses.
 	Called        func(Call)
 	SlotsLost     func(held int64)
 	SlotsRestated func(keys int)
 	Memory        func(use func() MemoryUse)
 }
 
-// A Call is a call of a store to its server: about decisions, settlements, or keys of slots. Heartbeats, resets and notices
-// are none.
+// A Call is a call of a store to its server: about decisions, settlements, or keys of slots. Heartbeats, resets and
+// notices are none.
 type Call struct {
 	Questions int
 	Took      time.Duration
