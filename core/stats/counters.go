@@ -18,6 +18,7 @@ type counter struct {
 	none atomic.Uint64 // charges of no units
 }
 
+// add counts a charge.
 func (c *counter) add(units int64) {
 	if units < 1 {
 		c.none.Add(1)
@@ -29,6 +30,7 @@ func (c *counter) add(units int64) {
 	}
 }
 
+// load returns the charges, and their units.
 func (c *counter) load() (charges, units uint64) {
 	some := c.some.Load()
 	return some + c.none.Load(), some + c.more.Load()
@@ -37,6 +39,7 @@ func (c *counter) load() (charges, units uint64) {
 // counters are one for each source of decisions.
 type counters [step.SourceLease + 1]counter
 
+// charges returns how many there were, whatever their source.
 func (c *counters) charges() (sum uint64) {
 	for i := range c {
 		n, _ := c[i].load()
@@ -66,9 +69,11 @@ type group struct {
 type policy struct {
 	name              string
 	admitted, refused counters
-	trial             counters     // refused on trial: the charges went on
-	last, lastTrial   atomic.Int64 // refusal, in nanoseconds since 1970
-	logged            uint64       // refusals; guarded by the mutex of the spell
+	trial             counters // refused on trial: the charges went on
+	logged            uint64   // refusals; guarded by the mutex of the spell
+
+	// When it last refused, in nanoseconds since 1970.
+	lastRefused, lastTrial atomic.Int64
 }
 
 func newGroup(seen *Stats, kind, name string) *group {
@@ -78,16 +83,16 @@ func newGroup(seen *Stats, kind, name string) *group {
 }
 
 // refuse counts a refusal by a policy.
-func (g *group) refuse(p *policy, source step.Source, units int64, trial bool, key string) {
+func (g *group) refuse(by *policy, source step.Source, units int64, trial bool, key string) {
 	now := time.Now()
 	g.top.add(g.stats, now, key)
 	if trial {
-		p.trial[source].add(units)
-		p.lastTrial.Store(now.UnixNano())
+		by.trial[source].add(units)
+		by.lastTrial.Store(now.UnixNano())
 		return
 	}
-	p.refused[source].add(units)
-	p.last.Store(now.UnixNano())
+	by.refused[source].add(units)
+	by.lastRefused.Store(now.UnixNano())
 	g.extend(now)
 }
 
@@ -110,12 +115,14 @@ type names[T any] struct {
 	others *T
 }
 
+// init makes the registry ready. Above that many names, all are others: names may come from requests.
 func (r *registry[T]) init(most int, create func(name string) *T) {
 	r.max = most
 	r.create = create
 	r.names.Store(&names[T]{byName: make(map[string]*T)})
 }
 
+// get returns that of a name, which may be new.
 func (r *registry[T]) get(name string) *T {
 	n := r.names.Load()
 	if x, ok := n.byName[name]; ok {
@@ -134,6 +141,7 @@ func (r *registry[T]) all() []*T { return r.names.Load().order }
 func (r *registry[T]) add(name string) *T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	// Readers take no lock, so they see the names before or after, never in between.
 	n := *r.names.Load()
 	full := len(n.order) >= r.max
 	if _, ok := n.byName[name]; full && !ok {
@@ -168,11 +176,12 @@ type histogram struct {
 	sum    atomic.Uint64 // nanoseconds
 }
 
-func (h *histogram) add(d time.Duration) {
+// add counts a duration.
+func (h *histogram) add(took time.Duration) {
 	i := 0
-	for i < len(buckets) && d > buckets[i] {
+	for i < len(buckets) && took > buckets[i] {
 		i++
 	}
-	h.sum.Add(uint64(d))
+	h.sum.Add(uint64(took))
 	h.counts[i].Add(1)
 }

@@ -42,6 +42,7 @@ type process struct {
 	Headgate string `json:"headgate,omitempty"` // version of this module
 }
 
+// thisProcess returns what is known of this process.
 func thisProcess() process {
 	p := process{ID: os.Getpid()}
 	p.Host, _ = os.Hostname()
@@ -57,6 +58,7 @@ func thisProcess() process {
 	return p
 }
 
+// A handler serves the page and what is below it.
 type handler struct {
 	stats   *Stats
 	limits  func() backend.Limits // or nil
@@ -64,6 +66,7 @@ type handler struct {
 	rates   rates
 }
 
+// report returns the counts with what they are of.
 func (h *handler) report() *report {
 	r := &report{snapshot: h.stats.snapshot(true), Process: h.process}
 	if h.limits != nil {
@@ -87,6 +90,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
 		return
 	}
+	// The answer is made before anything is written, so that a failure can have a status.
 	var body bytes.Buffer
 	var err error
 	switch {
@@ -119,6 +123,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 //go:embed page.css
 var style string
 
+// styleHash returns the hash of the style, by which the policy of the page permits it, and no other.
 func styleHash() string {
 	sum := sha256.Sum256([]byte(style))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])

@@ -36,7 +36,8 @@ func (s *Stats) Families() []Family {
 func (s *Stats) WritePrometheus(w io.Writer) error {
 	var text strings.Builder
 	for _, family := range s.Families() {
-		text.WriteString("# HELP " + family.Name + " " + family.Help + "\n# TYPE " + family.Name + " " + family.Type + "\n")
+		text.WriteString("# HELP " + family.Name + " " + family.Help + "\n")
+		text.WriteString("# TYPE " + family.Name + " " + family.Type + "\n")
 		count := 0.0 // of a histogram: what its last bucket has
 		for _, sample := range family.Samples {
 			n := len(sample.Labels)
@@ -100,10 +101,11 @@ func decisions(all []groupCounts, decided bool) iter.Seq2[string, *count] {
 	}
 }
 
+// limiters adds the families of limiters.
 func (m *metrics) limiters(all []groupCounts) {
 	m.family("headgate_decisions_total", "counter", "Charges that were decided, by the policy that decided.")
-	for name, count := range decisions(all, true) {
-		m.add(float64(count.Charges), "limiter", name, "policy", count.Policy, "result", count.Result, "source", count.Source)
+	for name, c := range decisions(all, true) {
+		m.add(float64(c.Charges), "limiter", name, "policy", c.Policy, "result", c.Result, "source", c.Source)
 	}
 	m.family("headgate_decision_units_total", "counter", "Units of the charges that were decided.")
 	for name, c := range decisions(all, true) {
@@ -119,11 +121,21 @@ func (m *metrics) limiters(all []groupCounts) {
 			m.add(float64(of(&all[i])), "limiter", all[i].Name)
 		}
 	}
-	each("headgate_settlements_total", "Charges that were corrected, or should have been.", func(counts *groupCounts) uint64 { return counts.Settled })
-	each("headgate_settlement_errors_total", "Charges whose correction failed.", func(l *groupCounts) uint64 { return l.Unsettled })
-	each("headgate_settlement_given_back_units_total", "Units that were to be given back.", func(l *groupCounts) uint64 { return l.GivenBack })
-	each("headgate_settlement_charged_units_total", "Units that a settlement or a report counted.", func(l *groupCounts) uint64 { return l.ChargedLater })
-	each("headgate_settlement_uncovered_units_total", "Units of these for which there was no room.", func(l *groupCounts) uint64 { return l.Uncovered })
+	each("headgate_settlements_total",
+		"Charges that were corrected, or should have been.",
+		func(c *groupCounts) uint64 { return c.Settled })
+	each("headgate_settlement_errors_total",
+		"Charges whose correction failed.",
+		func(c *groupCounts) uint64 { return c.Unsettled })
+	each("headgate_settlement_given_back_units_total",
+		"Units that were to be given back.",
+		func(c *groupCounts) uint64 { return c.GivenBack })
+	each("headgate_settlement_charged_units_total",
+		"Units that a settlement or a report counted.",
+		func(c *groupCounts) uint64 { return c.ChargedLater })
+	each("headgate_settlement_uncovered_units_total",
+		"Units of these for which there was no room.",
+		func(c *groupCounts) uint64 { return c.Uncovered })
 	m.family("headgate_last_refusal_timestamp_seconds", "gauge", "When the limiter last refused a charge.")
 	for i := range all {
 		at := all[i].LastRefused
@@ -133,21 +145,25 @@ func (m *metrics) limiters(all []groupCounts) {
 	}
 }
 
+// slots adds the families of slots.
 func (m *metrics) slots(all []groupCounts) {
 	m.family("headgate_slots_held", "gauge", "Slots that this process holds.")
 	for i := range all {
 		m.add(float64(all[i].Held), "slots", all[i].Name)
 	}
-	m.family("headgate_slot_claims_total", "counter", "Claims of slots that were granted or refused, or refused on trial.")
+	m.family("headgate_slot_claims_total", "counter",
+		"Claims of slots that were granted or refused, or refused on trial.")
 	for name, count := range decisions(all, true) {
 		m.add(float64(count.Charges), "slots", name, "result", count.Result, "source", count.Source)
 	}
-	m.family("headgate_slot_claim_errors_total", "counter", "Claims of slots of which it is not known whether one was free.")
+	m.family("headgate_slot_claim_errors_total", "counter",
+		"Claims of slots of which it is not known whether one was free.")
 	for name, c := range decisions(all, false) {
 		m.add(float64(c.Charges), "slots", name, "reason", c.Reason)
 	}
 }
 
+// store adds the families of the servers of stores.
 func (m *metrics) store(counts *storeCounts) {
 	m.family("headgate_store_call_duration_seconds", "histogram", "How long calls to servers of stores took.")
 	m.durations("answered", &counts.Answered)
@@ -156,11 +172,21 @@ func (m *metrics) store(counts *storeCounts) {
 		m.family(name, kind, help)
 		m.add(value)
 	}
-	one("headgate_store_questions_total", "counter", "Decisions, settlements and keys of slots that calls were about.", float64(counts.Questions))
-	one("headgate_store_servers_away", "gauge", "Servers of stores that are unavailable.", float64(counts.Away))
-	one("headgate_store_outages_total", "counter", "How often a server of a store became unavailable.", float64(counts.Outages))
-	one("headgate_slots_lost_total", "counter", "Slots held when a store declared this process dead.", float64(counts.Lost))
-	one("headgate_slots_restated_keys_total", "counter", "Keys of slots that were stated again after a loss.", float64(counts.Restated))
+	one("headgate_store_questions_total", "counter",
+		"Decisions, settlements and keys of slots that calls were about.",
+		float64(counts.Questions))
+	one("headgate_store_servers_away", "gauge",
+		"Servers of stores that are unavailable.",
+		float64(counts.Away))
+	one("headgate_store_outages_total", "counter",
+		"How often a server of a store became unavailable.",
+		float64(counts.Outages))
+	one("headgate_slots_lost_total", "counter",
+		"Slots held when a store declared this process dead.",
+		float64(counts.Lost))
+	one("headgate_slots_restated_keys_total", "counter",
+		"Keys of slots that were stated again after a loss.",
+		float64(counts.Restated))
 }
 
 // durations adds a histogram to the latest family.
@@ -172,6 +198,7 @@ func (m *metrics) durations(result string, d *durations) {
 	m.add(d.Sum, "result", result)
 }
 
+// memory adds the families of stores in this process.
 func (m *metrics) memory(all []memoryCounts) {
 	each := func(name, kind, help string, of func(*memoryCounts) float64) {
 		m.family(name, kind, help)
@@ -179,7 +206,13 @@ func (m *metrics) memory(all []memoryCounts) {
 			m.add(of(&all[i]), "store", all[i].Name)
 		}
 	}
-	each("headgate_memory_states", "gauge", "States of keys that are held.", func(counts *memoryCounts) float64 { return float64(counts.Keys) })
-	each("headgate_memory_bytes", "gauge", "Memory of all states.", func(m *memoryCounts) float64 { return float64(m.Bytes) })
-	each("headgate_memory_evicted_total", "counter", "States that were dropped while they still counted.", func(m *memoryCounts) float64 { return float64(m.Evicted) })
+	each("headgate_memory_states", "gauge",
+		"States of keys that are held.",
+		func(c *memoryCounts) float64 { return float64(c.Keys) })
+	each("headgate_memory_bytes", "gauge",
+		"Memory of all states.",
+		func(c *memoryCounts) float64 { return float64(c.Bytes) })
+	each("headgate_memory_evicted_total", "counter",
+		"States that were dropped while they still counted.",
+		func(c *memoryCounts) float64 { return float64(c.Evicted) })
 }

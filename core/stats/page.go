@@ -16,7 +16,10 @@ const shownKeys = 10
 //go:embed page.html
 var pageText string
 
-var page = template.Must(template.New("page").Funcs(template.FuncMap{"clock": clock, "grouped": grouped}).Parse(pageText))
+var (
+	pageFunctions = template.FuncMap{"clock": clock, "grouped": grouped}
+	page          = template.Must(template.New("page").Funcs(pageFunctions).Parse(pageText))
+)
 
 // A view is what the page shows.
 type view struct {
@@ -56,14 +59,17 @@ type shownTop struct {
 	Trial, OnlyTrial bool // some of the refusals refused nobody; all
 }
 
+// view returns what the page shows, which the browser is to ask for again after so many seconds.
 func (h *handler) view(refresh string) *view {
 	r := h.report()
 	rates := h.rates.since(&r.snapshot)
-	v := &view{report: r, Style: template.CSS(style), RatesFrom: rates.at, rates: rates, texts: make(map[part]string)}
+	v := &view{report: r, Style: template.CSS(style), RatesFrom: rates.time, rates: rates, texts: make(map[part]string)}
 	n, err := strconv.Atoi(refresh)
 	if err == nil && n > 0 {
 		v.Refresh = min(n, 3600)
 	}
+	// What has decided comes first, and takes its text out of those that are in force. What is left has decided
+	// nothing.
 	v.readTexts()
 	for i := range r.Limiters {
 		v.limiter(&r.Limiters[i])
@@ -75,7 +81,10 @@ func (h *handler) view(refresh string) *view {
 	}
 	v.servers()
 	if r.Error != "" {
-		v.Now = append(v.Now, trouble{"The new configuration is not in force: " + r.Error, "Until it is right, the one before applies."})
+		v.Now = append(v.Now, trouble{
+			"The new configuration is not in force: " + r.Error,
+			"Until it is right, the one before applies.",
+		})
 	}
 	return v
 }
@@ -106,7 +115,8 @@ func (v *view) limiter(counts *groupCounts) {
 		}
 		k := part{counts.Name, t.policy}
 		v.Rows = append(v.Rows, row{
-			Name: counts.Name, Policy: t.policy, Text: v.texts[k], Rate: v.rates.rate(counts.Name, t, v.At), Trial: t.tried(v.At),
+			Name: counts.Name, Policy: t.policy, Text: v.texts[k],
+			Rate: v.rates.rate(counts.Name, t, v.At), Trial: t.tried(v.At),
 			Admitted: grouped(t.admitted), Refused: t.share(), Failed: "–", Last: ago(v.At, t.last),
 		})
 		delete(v.texts, k)
@@ -116,7 +126,10 @@ func (v *view) limiter(counts *groupCounts) {
 		if sum.withdrawn > 0 {
 			text = grouped(sum.withdrawn) + " charges that another limiter refused"
 		}
-		v.Rows = append(v.Rows, row{Name: counts.Name, Text: text, Admitted: "–", Refused: "–", Rate: "–", Failed: grouped(sum.failed), Last: "–"})
+		v.Rows = append(v.Rows, row{
+			Name: counts.Name, Text: text,
+			Admitted: "–", Refused: "–", Rate: "–", Failed: grouped(sum.failed), Last: "–",
+		})
 	}
 	v.refusals("limiter", "has", counts, &sum)
 }
@@ -128,13 +141,19 @@ func (v *view) undecided() {
 	}
 	for _, policy := range v.Limits.Policies {
 		k := part{policy.Limiter, policy.Name}
-		if text, ok := v.texts[k]; ok {
-			v.Rows = append(v.Rows, row{Name: policy.Limiter, Policy: policy.Name, Text: text, Admitted: "0", Refused: "0", Rate: "0", Failed: "–", Last: "never"})
-			delete(v.texts, k)
+		text, ok := v.texts[k]
+		if !ok {
+			continue
 		}
+		v.Rows = append(v.Rows, row{
+			Name: policy.Limiter, Policy: policy.Name, Text: text,
+			Admitted: "0", Refused: "0", Rate: "0", Failed: "–", Last: "never",
+		})
+		delete(v.texts, k)
 	}
 }
 
+// slots adds the row of the slots of one name.
 func (v *view) slots(counts *groupCounts) {
 	_, sum := tallies(counts.Counts)
 	v.SlotRows = append(v.SlotRows, row{
@@ -150,14 +169,15 @@ func (v *view) refusals(kind, verb string, counts *groupCounts, sum *tally) {
 	if !counts.RefusingSince.IsZero() {
 		v.Now = append(v.Now, trouble{
 			of + " " + verb + " been refusing since " + clock(counts.RefusingSince) + ".",
-			"If one key has most refusals below, a client ignores Retry-After, or the key is your proxy. If many keys have a few, the limit is too low.",
+			"If one key has most refusals below, a client ignores Retry-After, or the key is your proxy. " +
+				"If many keys have a few, the limit is too low.",
 		})
 	}
 	add := func(t *topKeys, when string) {
 		shown := t.Keys[:min(len(t.Keys), shownKeys)]
 		v.Tops = append(v.Tops, shownTop{
-			Of: of, When: when, Trial: sum.trial > 0, OnlyTrial: sum.trial > 0 && sum.refused == 0, Refusals: t.Refusals,
-			Keys: shown, More: len(t.Keys) - len(shown),
+			Of: of, When: when, Refusals: t.Refusals, Keys: shown, More: len(t.Keys) - len(shown),
+			Trial: sum.trial > 0, OnlyTrial: sum.trial > 0 && sum.refused == 0,
 		})
 	}
 	if t := counts.Top; t != nil {
@@ -168,25 +188,31 @@ func (v *view) refusals(kind, verb string, counts *groupCounts, sum *tally) {
 	}
 }
 
+// servers tells of the servers of stores: an outage that goes on first.
 func (v *view) servers() {
 	counts := &v.Store
 	switch {
 	case counts.Away > 0:
 		v.Now = append(v.Now, trouble{
 			fmt.Sprintf("The store is unavailable since %s: %s", clock(counts.Changed), counts.Reason),
-			"Meanwhile, the Failure of its configuration decides. The command “headgate ping” tells what is wrong with Redis.",
+			"Meanwhile, the Failure of its configuration decides. " +
+				"The command “headgate ping” tells what is wrong with Redis.",
 		})
 	case counts.Outages > 0:
-		v.Servers = append(v.Servers, fmt.Sprintf("It was unavailable %s times, until %s: %s", grouped(counts.Outages), clock(counts.Changed), counts.Reason))
+		v.Servers = append(v.Servers, fmt.Sprintf("It was unavailable %s times, until %s: %s",
+			grouped(counts.Outages), clock(counts.Changed), counts.Reason))
 	}
 	n := counts.Answered.Count + counts.Failed.Count
 	if n > 0 {
 		mean := time.Duration((counts.Answered.Sum + counts.Failed.Sum) / float64(n) * float64(time.Second))
-		v.Servers = append(v.Servers, fmt.Sprintf("%s calls, %s of which failed, about %s questions; %v a call on average.",
-			grouped(n), grouped(counts.Failed.Count), grouped(counts.Questions), mean.Round(time.Microsecond)))
+		const text = "%s calls, %s of which failed, about %s questions; %v a call on average."
+		failed := grouped(counts.Failed.Count)
+		v.Servers = append(v.Servers,
+			fmt.Sprintf(text, grouped(n), failed, grouped(counts.Questions), mean.Round(time.Microsecond)))
 	}
 	if counts.Lost+counts.Restated > 0 {
-		v.Servers = append(v.Servers, fmt.Sprintf("%s slots were lost, %s keys of slots stated again.", grouped(counts.Lost), grouped(counts.Restated)))
+		v.Servers = append(v.Servers, fmt.Sprintf("%s slots were lost, %s keys of slots stated again.",
+			grouped(counts.Lost), grouped(counts.Restated)))
 	}
 }
 
@@ -200,6 +226,7 @@ func clock(t time.Time) string {
 	return t.Format("2006-01-02 15:04:05")
 }
 
+// ago says how long ago something was.
 func ago(now, then time.Time) string {
 	if then.IsZero() {
 		return "never"

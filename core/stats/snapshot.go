@@ -141,6 +141,7 @@ func (s *Stats) snapshot(keys bool) snapshot {
 	return n
 }
 
+// readGroups returns the counts of all names, by name.
 func readGroups(r *registry[group], now time.Time, keys bool) []groupCounts {
 	all := []groupCounts{} // in JSON not null
 	for _, g := range r.all() {
@@ -154,6 +155,7 @@ func readGroups(r *registry[group], now time.Time, keys bool) []groupCounts {
 	return all
 }
 
+// read returns the counts of one name.
 func (g *group) read(now time.Time) groupCounts {
 	released := g.released.Load() // first: what is released was granted before
 	n := groupCounts{
@@ -161,6 +163,7 @@ func (g *group) read(now time.Time) groupCounts {
 		Uncovered: g.uncovered.Load(), Unsettled: g.unsettled.Load(), Settled: g.settled.Load(),
 	}
 	n.RefusingSince, n.LastRefused = g.spell.times(now)
+	// What is 0 is left out: most combinations of results and sources never occur.
 	add := func(c count, of *counter) {
 		c.Charges, c.Units = of.load()
 		if c.Charges > 0 {
@@ -175,13 +178,16 @@ func (g *group) read(now time.Time) groupCounts {
 	}
 	for _, policy := range g.policies.all() {
 		each(count{Policy: policy.name, Result: admitted}, &policy.admitted)
-		each(count{Policy: policy.name, Result: refused, Last: time.Unix(0, policy.last.Load())}, &policy.refused)
-		each(count{Policy: policy.name, Result: trial, Last: time.Unix(0, policy.lastTrial.Load())}, &policy.trial)
+		last := time.Unix(0, policy.lastRefused.Load())
+		each(count{Policy: policy.name, Result: refused, Last: last}, &policy.refused)
+		lastTrial := time.Unix(0, policy.lastTrial.Load())
+		each(count{Policy: policy.name, Result: trial, Last: lastTrial}, &policy.trial)
 	}
 	each(count{Result: withdrawn}, &g.withdrawn)
 	for i := range g.errors {
 		add(count{Result: failed, Reason: reasonTexts[i]}, &g.errors[i])
 	}
+	// What this process holds is what it was granted, less what it has released.
 	if g.kind == "slots" {
 		for _, c := range n.Counts {
 			if c.Result == admitted {
@@ -193,6 +199,7 @@ func (g *group) read(now time.Time) groupCounts {
 	return n
 }
 
+// read returns the durations. Each bucket has those of the smaller ones, too, as Prometheus wants it.
 func (h *histogram) read() durations {
 	var d durations
 	for i := range h.counts {

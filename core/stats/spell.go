@@ -23,11 +23,15 @@ type spell struct {
 // extend notes a refusal, which has been counted.
 func (g *group) extend(now time.Time) {
 	s := &g.spell
+	// Many goroutines may do this at once. It does not matter which of them begins the spell.
 	last := s.last.Swap(now.UnixNano())
 	if now.UnixNano()-last > int64(quiet) {
 		s.since.Store(now.UnixNano())
 	}
-	if g.stats.config.Logger != nil && !s.logging.Load() && s.logging.CompareAndSwap(false, true) {
+	if g.stats.config.Logger == nil || s.logging.Load() { // to load it takes less time than to swap it
+		return
+	}
+	if s.logging.CompareAndSwap(false, true) {
 		time.AfterFunc(time.Second, g.log)
 	}
 }
@@ -58,7 +62,8 @@ func (g *group) log() {
 	if g.kind == "limiter" {
 		attrs = append(attrs, slog.Group("policies", each...))
 	}
-	g.stats.log(slog.LevelInfo, fmt.Sprintf("headgate: refused %s in 1 s: %s %s", grouped(total), g.kind, strconv.Quote(g.name)), attrs...)
+	text := fmt.Sprintf("headgate: refused %s in 1 s: %s %s", grouped(total), g.kind, strconv.Quote(g.name))
+	g.stats.log(slog.LevelInfo, text, attrs...)
 }
 
 // times returns since when there are refusals, and when the last was. Since is zero if there was none for a minute.

@@ -105,15 +105,16 @@ func (s *Stats) policy(limiter, name string) *policy {
 		return s.limiters.get(limiter).policies.get(name)
 	}
 	place := &s.quick[letter(limiter)+31*letter(name)]
-	f := place.Load()
-	if f != nil && f.limiter == limiter && f.name == name {
-		return f.policy
+	known := place.Load()
+	if known != nil && known.limiter == limiter && known.name == name {
+		return known.policy
 	}
-	p := s.limiters.get(limiter).policies.get(name)
-	if f == nil {
-		place.CompareAndSwap(nil, &found{limiter, name, p})
+	// Who finds the place taken does not take it away: two policies of one place would do that to each other for ever.
+	policy := s.limiters.get(limiter).policies.get(name)
+	if known == nil {
+		place.CompareAndSwap(nil, &found{limiter, name, policy})
 	}
-	return p
+	return policy
 }
 
 // letter returns a number that depends on the length, the last and the middle letter.
@@ -131,10 +132,12 @@ func (s *Stats) notAdmitted(event *store.DecisionEvent) {
 	case event.Policy == "":
 		group.withdrawn[event.Source].add(event.Units)
 	default:
-		group.refuse(group.policies.get(event.Policy), event.Source, event.Units, event.ObserveOnly, event.Key.Reveal())
+		policy := group.policies.get(event.Policy)
+		group.refuse(policy, event.Source, event.Units, event.ObserveOnly, event.Key.Reveal())
 	}
 }
 
+// settled counts a charge that was corrected, or units that were reported.
 func (s *Stats) settled(_ context.Context, event store.SettleEvent) {
 	group := s.limiters.get(event.Limiter)
 	group.settled.Add(1)
@@ -149,6 +152,7 @@ func (s *Stats) settled(_ context.Context, event store.SettleEvent) {
 	}
 }
 
+// acquired counts a claim of a slot: a charge of one unit, by a policy without a name.
 func (s *Stats) acquired(_ context.Context, event store.SlotEvent) {
 	group := s.slots.get(event.Slots)
 	policy := group.policies.get("")
@@ -162,6 +166,7 @@ func (s *Stats) acquired(_ context.Context, event store.SlotEvent) {
 	}
 }
 
+// called counts a call to a server.
 func (s *Stats) called(call store.Call) {
 	s.questions.Add(uint64(call.Questions))
 	if call.Err != nil {
@@ -171,16 +176,20 @@ func (s *Stats) called(call store.Call) {
 	}
 }
 
+// slotsLost counts slots that others may have, too: this process was silent for longer than the time to live.
 func (s *Stats) slotsLost(held int64) {
 	s.lost.Add(uint64(held))
-	s.log(slog.LevelWarn, "headgate: the store declared this process dead while it held slots", slog.Int64("held", held))
+	s.log(slog.LevelWarn, "headgate: the store declared this process dead while it held slots",
+		slog.Int64("held", held))
 }
 
+// slotsRestated counts keys of which a server may have lost the slots, as after a failover.
 func (s *Stats) slotsRestated(keys int) {
 	s.restated.Add(uint64(keys))
 	s.log(slog.LevelWarn, "headgate: the store may have lost slots, which are stated again", slog.Int("keys", keys))
 }
 
+// storeChanged notes the begin of an outage of a server, or its end.
 func (s *Stats) storeChanged(reason error) {
 	s.mu.Lock()
 	s.changed = time.Now()
@@ -227,6 +236,8 @@ const (
 // reasonTexts are the reasons as they are written in metrics.
 var reasonTexts = [reasons]string{"unavailable", "canceled", "timeout", "closed", "other"}
 
+// reason returns why there is no decision, in a few words: errors have addresses and times, which would make a series
+// each.
 func reason(err error) int {
 	var connection interface{ Timeout() bool } // a net.Error
 	switch {

@@ -29,6 +29,7 @@ func tallies(counts []count) (each []tally, sum tally) {
 	return each, sum
 }
 
+// add adds a count of the policy.
 func (t *tally) add(c *count) {
 	switch c.Result {
 	case admitted:
@@ -46,6 +47,7 @@ func (t *tally) add(c *count) {
 	}
 }
 
+// later returns the later of two times.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
@@ -69,9 +71,11 @@ func (t *tally) tried(now time.Time) string {
 	if t.trial == 0 {
 		return ""
 	}
-	return fmt.Sprintf("on trial: %s (%.3g %%) would be refused, the last %s", grouped(t.trial), percent(t.trial, t.decided()), ago(now, t.lastTrial))
+	const text = "on trial: %s (%.3g %%) would be refused, the last %s"
+	return fmt.Sprintf(text, grouped(t.trial), percent(t.trial, t.decided()), ago(now, t.lastTrial))
 }
 
+// percent returns how many in a hundred a part is.
 func percent(n, of uint64) float64 { return 100 * float64(n) / float64(of) }
 
 // A part is a policy of a limiter.
@@ -79,14 +83,14 @@ type part struct{ limiter, policy string }
 
 // An earlier is what was counted at an earlier time.
 type earlier struct {
-	at time.Time
-	of map[part]tally
+	time    time.Time
+	tallies map[part]tally
 }
 
 // rate returns what a policy has decided each second since then, and how much it refused.
 func (e *earlier) rate(limiter string, t *tally, now time.Time) string {
-	was := e.of[part{limiter, t.policy}]
-	seconds := now.Sub(e.at).Seconds()
+	was := e.tallies[part{limiter, t.policy}]
+	seconds := now.Sub(e.time).Seconds()
 	if seconds <= 0 {
 		return "–"
 	}
@@ -112,17 +116,19 @@ type rates struct {
 func (h *rates) since(n *snapshot) *earlier {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	// The first page has the rates since the beginning. Then the old counts are those of 10 to 20 seconds ago, if
+	// somebody looks so often: younger ones make rates that jump, and older ones hide what is going on now.
 	if h.young == nil {
-		h.young = &earlier{at: n.Since}
+		h.young = &earlier{time: n.Since}
 		h.old = h.young
 	}
-	if n.At.Sub(h.young.at) >= ratesOver {
+	if n.At.Sub(h.young.time) >= ratesOver {
 		h.old = h.young
 		h.young = &earlier{n.At, make(map[part]tally)}
 		for _, counts := range n.Limiters {
 			each, _ := tallies(counts.Counts)
 			for _, t := range each {
-				h.young.of[part{counts.Name, t.policy}] = t
+				h.young.tallies[part{counts.Name, t.policy}] = t
 			}
 		}
 	}

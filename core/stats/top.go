@@ -56,6 +56,7 @@ type top struct {
 	current, last *sketch
 }
 
+// add counts a refusal of a key.
 func (t *top) add(seen *Stats, now time.Time, key string) {
 	hash := maphash.String(seen.seed, key)
 	t.mu.Lock()
@@ -66,7 +67,8 @@ func (t *top) add(seen *Stats, now time.Time, key string) {
 	}
 	place, taken := t.current.find(hash)
 	if taken {
-		place.First, place.Name = now, seen.shown(key)
+		place.First = now
+		place.Name = seen.shown(key) // only now, as a hash takes longer than all the rest
 	}
 	place.Refusals++
 	place.Last = now
@@ -107,11 +109,13 @@ type sketch struct {
 	total  uint64
 }
 
+// A place is one key, and its count.
 type place struct {
 	hash uint64
 	refusedKey
 }
 
+// newSketch returns a sketch of a period that begins now.
 func newSketch(now time.Time) *sketch { return &sketch{from: now, index: make(map[uint64]int)} }
 
 // find returns the place of a key, and whether it is new there. The caller counts.
@@ -138,13 +142,15 @@ func (k *sketch) find(hash uint64) (p *place, taken bool) {
 	return p, true
 }
 
+// read returns the keys with the largest counts first.
 func (k *sketch) read(until time.Time) *topKeys {
 	t := &topKeys{From: k.from, Until: until, Refusals: k.total}
 	for _, place := range k.places {
 		t.Keys = append(t.Keys, place.refusedKey)
 	}
 	slices.SortFunc(t.Keys, func(a, b refusedKey) int {
-		return cmp.Or(cmp.Compare(b.Refusals, a.Refusals), cmp.Compare(a.Error, b.Error), cmp.Compare(a.Name, b.Name))
+		mostFirst := cmp.Compare(b.Refusals, a.Refusals)
+		return cmp.Or(mostFirst, cmp.Compare(a.Error, b.Error), cmp.Compare(a.Name, b.Name))
 	})
 	return t
 }
