@@ -21,7 +21,9 @@ func (c *call) read(name string) (text []byte, parsed *document.Document, err er
 		defer f.Close()
 		in = f
 	}
-	if text, err = io.ReadAll(io.LimitReader(in, document.MaxBytes+1)); err != nil {
+	// One byte more than a document may have is a fault of it, and not of the file.
+	text, err = io.ReadAll(io.LimitReader(in, document.MaxBytes+1))
+	if err != nil {
 		return nil, nil, err
 	}
 	parsed, err = document.Parse(text)
@@ -53,6 +55,7 @@ type jsonFault struct {
 	Text   string `json:"text"`
 }
 
+// jsonFaults returns faults as -json prints them: without any, an empty list.
 func jsonFaults(faults document.Faults) []jsonFault {
 	all := make([]jsonFault, 0, len(faults))
 	for _, fault := range faults {
@@ -69,7 +72,7 @@ type checked struct {
 	Warnings []jsonFault `json:"warnings"`
 }
 
-// check says what is wrong with documents.
+// check says what is wrong with documents. Warnings do not change the exit code.
 func check(_ context.Context, command *call) (int, error) {
 	files, err := command.parse(1, 1000)
 	if err != nil {
@@ -85,7 +88,8 @@ func check(_ context.Context, command *call) (int, error) {
 		}
 		one := checked{File: name, Faults: jsonFaults(faults), Warnings: []jsonFault{}}
 		if parsed != nil {
-			one.Version, one.Warnings = parsed.Version, jsonFaults(parsed.Warnings)
+			one.Version = parsed.Version
+			one.Warnings = jsonFaults(parsed.Warnings)
 		} else {
 			code = exitNo
 		}

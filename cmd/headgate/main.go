@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -76,7 +77,8 @@ func commands() []command {
 	}
 }
 
-// A call is a call of a command.
+// A call is a call of a command. What it prints goes through its methods, as texts from outside may have control
+// characters, and passwords in URLs.
 type call struct {
 	flags  *flag.FlagSet
 	usage  func()
@@ -92,51 +94,60 @@ var errUsage = errors.New("usage")
 
 // run runs a command and returns its exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	if len(args) == 0 || args[0] == "-help" || args[0] == "--help" || args[0] == "-h" || args[0] == "help" {
+	if len(args) == 0 {
 		usage(stderr)
-		if len(args) > 0 {
-			return exitOK
-		}
 		return exitTrouble
 	}
+	if slices.Contains([]string{"-help", "--help", "-h", "help"}, args[0]) {
+		usage(stderr)
+		return exitOK
+	}
 	for _, cmd := range commands() {
-		if cmd.name != args[0] {
-			continue
+		if cmd.name == args[0] {
+			one := &call{args: args[1:], stdin: stdin, stdout: &output{to: stdout}, stderr: stderr}
+			return one.run(ctx, cmd)
 		}
-		command := &call{flags: flag.NewFlagSet("headgate "+cmd.name, flag.ContinueOnError), args: args[1:], stdin: stdin, stdout: &output{to: stdout}, stderr: stderr}
-		command.flags.SetOutput(io.Discard) // it would repeat the values of flags
-		command.flags.Usage = func() {}
-		command.usage = func() {
-			fmt.Fprintf(stderr, "headgate %s %s: %s\n", cmd.name, cmd.args, cmd.does)
-			command.flags.SetOutput(stderr)
-			command.flags.PrintDefaults()
-		}
-		command.flags.BoolVar(&command.json, "json", false, "print JSON")
-		code, err := cmd.run(ctx, command)
-		if err == nil && command.stdout.err != nil {
-			err = fmt.Errorf("standard output: %w", command.stdout.err)
-		}
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			return exitOK
-		case errors.Is(err, errUsage):
-			return exitTrouble
-		case err != nil:
-			for i, line := range strings.Split(strings.TrimPrefix(err.Error(), "headgate: "), "\n") {
-				if i == 0 {
-					line = "headgate " + cmd.name + ": " + line
-				}
-				command.warnf("%s\n", line)
-			}
-			return exitTrouble
-		}
-		return code
 	}
 	fmt.Fprintln(stderr, "headgate: the first argument is no command")
 	usage(stderr)
 	return exitTrouble
 }
 
+// run runs the command of the call, and returns its exit code.
+func (c *call) run(ctx context.Context, cmd command) int {
+	// The package would print the values of flags, which may be passwords.
+	c.flags = flag.NewFlagSet("headgate "+cmd.name, flag.ContinueOnError)
+	c.flags.SetOutput(io.Discard)
+	c.flags.Usage = func() {}
+	c.usage = func() {
+		fmt.Fprintf(c.stderr, "headgate %s %s: %s\n", cmd.name, cmd.args, cmd.does)
+		c.flags.SetOutput(c.stderr)
+		c.flags.PrintDefaults()
+	}
+	c.flags.BoolVar(&c.json, "json", false, "print JSON")
+	code, err := cmd.run(ctx, c)
+	if err == nil && c.stdout.err != nil {
+		err = fmt.Errorf("standard output: %w", c.stdout.err)
+	}
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.Is(err, errUsage):
+		return exitTrouble
+	case err == nil:
+		return code
+	}
+	// An error may join several, a line each. The first line names the command.
+	for i, line := range strings.Split(strings.TrimPrefix(err.Error(), "headgate: "), "\n") {
+		if i == 0 {
+			line = "headgate " + cmd.name + ": " + line
+		}
+		c.warnf("%s\n", line)
+	}
+	return exitTrouble
+}
+
+// usage lists the commands.
 func usage(w io.Writer) {
 	fmt.Fprintln(w, "usage: headgate COMMAND ...")
 	for _, cmd := range commands() {
@@ -148,6 +159,7 @@ func usage(w io.Writer) {
 // parse parses the flags, which may stand before, between and after the other arguments, of which
 // there must be least to most.
 func (c *call) parse(least, most int) ([]string, error) {
+	// Package flag stops at the first argument that is no flag, so it is called again behind that.
 	var words []string
 	for rest := c.args; ; {
 		if err := c.flags.Parse(rest); err != nil {
@@ -181,9 +193,11 @@ func (c *call) parse(least, most int) ([]string, error) {
 // badFlag says which argument is wrong. It does not repeat it: what should be the value of a flag,
 // or has a dash too many, may be a password or a key.
 func (c *call) badFlag(err error) {
+	// The text of the error is the only sign of what it is about.
 	what := "is no flag"
 	c.flags.VisitAll(func(f *flag.Flag) {
-		for _, says := range []string{"for flag -" + f.Name + ": ", "for -" + f.Name + ": ", "needs an argument: -" + f.Name} {
+		texts := []string{"for flag -" + f.Name + ": ", "for -" + f.Name + ": ", "needs an argument: -" + f.Name}
+		for _, says := range texts {
 			if strings.Contains(err.Error()+" ", says) {
 				what = "is no value of -" + f.Name
 			}
@@ -192,8 +206,8 @@ func (c *call) badFlag(err error) {
 	c.warnf("headgate: argument %d %s\n", len(c.args)-c.flags.NArg(), what)
 }
 
-// print prints v as JSON, or calls text.
-func (c *call) print(v any, text func()) error {
+// print prints a value as JSON, or calls a function that prints it for people.
+func (c *call) print(value any, text func()) error {
 	if !c.json {
 		text()
 		return nil
@@ -202,7 +216,7 @@ func (c *call) print(v any, text func()) error {
 	encoder := json.NewEncoder(&b)
 	encoder.SetIndent("", "  ")
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(v); err != nil {
+	if err := encoder.Encode(value); err != nil {
 		return err
 	}
 	_, err := io.WriteString(c.stdout, visibleJSON(b.String()))

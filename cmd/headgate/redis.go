@@ -30,11 +30,14 @@ type connection struct {
 	timeout      time.Duration
 }
 
+// redisFlags declares the flags of commands that need Redis.
 func (c *call) redisFlags() *connection {
 	r := &connection{}
-	c.flags.StringVar(&r.url, "redis", "", "the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
+	c.flags.StringVar(&r.url, "redis", "",
+		"the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
 	c.flags.StringVar(&r.key, "document", documentKey, "the `key` of the document in Redis")
-	c.flags.StringVar(&r.passwordFile, "redis-password-file", "", "the password of Redis is in this `file`, not in the URL")
+	c.flags.StringVar(&r.passwordFile, "redis-password-file", "",
+		"the password of Redis is in this `file`, not in the URL")
 	c.flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "the `time` that an answer may take")
 	return r
 }
@@ -60,6 +63,7 @@ type storeConnection struct {
 	prefix, secretFile string
 }
 
+// storeFlags declares the flags of commands that need the store of the servers.
 func (c *call) storeFlags() *storeConnection {
 	r := &storeConnection{connection: c.redisFlags()}
 	c.flags.StringVar(&r.prefix, "prefix", "", "the Prefix of the store's Config")
@@ -67,7 +71,8 @@ func (c *call) storeFlags() *storeConnection {
 	return r
 }
 
-// open returns the store of the servers.
+// open returns the store of the servers. It fails rather than decide without Redis, and remembers no refusal: what it
+// says is what Redis has now.
 func (r *storeConnection) open(client redis.UniversalClient) (*redisstore.Store, error) {
 	secret, err := r.secret()
 	if err != nil {
@@ -93,6 +98,7 @@ func (r *storeConnection) secret() ([]byte, error) {
 // peek prints what a key has left.
 func peek(ctx context.Context, command *call) (int, error) {
 	return command.withLimit(ctx, func(ctx context.Context, limiter *core.Limiter, key string) (int, error) {
+		// The policies that apply to the key are those of its override, if it has one.
 		decision, err := limiter.Peek(ctx, key)
 		if err != nil {
 			return 0, err
@@ -111,7 +117,8 @@ func peek(ctx context.Context, command *call) (int, error) {
 		}
 		var all []answer
 		for a := range decision.Answers() {
-			one := answer{a.Policy, policies.List[len(all)].Numbers.String(), a.Limit, a.Remaining, wait(a.ResetAfter), ""}
+			rule := policies.List[len(all)].Numbers.String()
+			one := answer{a.Policy, rule, a.Limit, a.Remaining, wait(a.ResetAfter), ""}
 			if !a.Allowed {
 				one.RetryAfter = wait(a.RetryAfter)
 			}
@@ -134,17 +141,17 @@ func peek(ctx context.Context, command *call) (int, error) {
 }
 
 // wait returns a wait for people.
-func wait(d time.Duration) string {
-	if d == core.Never {
+func wait(span time.Duration) string {
+	if span == core.Never {
 		return "forever"
 	}
-	if d > 48*time.Hour {
-		return fmt.Sprintf("%.1f days", d.Hours()/24)
+	if span > 48*time.Hour {
+		return fmt.Sprintf("%.1f days", span.Hours()/24)
 	}
-	if d > time.Second {
-		d = d.Round(time.Second)
+	if span > time.Second {
+		span = span.Round(time.Second)
 	}
-	return d.String()
+	return span.String()
 }
 
 // reset forgets what a key has used under any plan, and by its override.
@@ -153,12 +160,17 @@ func reset(ctx context.Context, command *call) (int, error) {
 		if err := limiter.Reset(ctx, key); err != nil {
 			return 0, err
 		}
-		return exitOK, command.print(map[string]any{"reset": true}, func() { command.printf("what the key has used of %q is forgotten\n", limiter.Name()) })
+		return exitOK, command.print(map[string]any{"reset": true}, func() {
+			command.printf("what the key has used of %q is forgotten\n", limiter.Name())
+		})
 	})
 }
 
-// withLimit parses LIMIT KEY -plan, and calls f with the limiter and the key.
-func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, limiter *core.Limiter, key string) (int, error)) (int, error) {
+// A keyFunc does what a command is for, with a limiter and a key. It returns the exit code.
+type keyFunc func(ctx context.Context, limiter *core.Limiter, key string) (int, error)
+
+// withLimit parses LIMIT KEY -plan, and calls a function with the limiter and the key.
+func (c *call) withLimit(ctx context.Context, do keyFunc) (int, error) {
 	r := c.storeFlags()
 	file := c.flags.String("limits", "", "the limits are those of this `file`, not those in Redis")
 	plan := c.flags.String("plan", "", "the `plan` of the key; its overrides apply too")
@@ -190,23 +202,28 @@ func (c *call) withLimit(ctx context.Context, f func(ctx context.Context, limite
 	if err != nil {
 		return 0, err
 	}
-	if l := parsed.Limits[name]; l != nil && *plan != "" && l.Plans[*plan] == nil {
+	// In a program, a plan that is not there is the default one. Here it is a mistake of typing.
+	limit := parsed.Limits[name]
+	if limit != nil && *plan != "" && limit.Plans[*plan] == nil {
 		return 0, fmt.Errorf("the limit has no plan %q", *plan)
 	}
-	book, err := limits.Open(ctx, store, func(context.Context) ([]byte, error) { return text, nil }, limits.Config{})
+	source := func(context.Context) ([]byte, error) { return text, nil }
+	book, err := limits.Open(ctx, store, source, limits.Config{})
 	if err != nil {
 		return 0, err
 	}
 	defer book.Close()
-	l, err := book.Limiter(name)
+	limiter, err := book.Limiter(name)
 	if err != nil {
 		return 0, err
 	}
-	return f(ctx, l.Plan(*plan), key)
+	return do(ctx, limiter.Plan(*plan), key)
 }
 
 // document returns the document of a file, or if there is none the one in Redis.
-func (r *connection) document(ctx context.Context, command *call, client redis.UniversalClient, file string) ([]byte, *document.Document, error) {
+func (r *connection) document(
+	ctx context.Context, command *call, client redis.UniversalClient, file string,
+) ([]byte, *document.Document, error) {
 	if file != "" {
 		return command.must(file)
 	}
@@ -218,6 +235,7 @@ func (r *connection) document(ctx context.Context, command *call, client redis.U
 	return text, parsed, err
 }
 
+// documents returns where documents are in Redis.
 func (r *connection) documents(client redis.UniversalClient) docstore.Location {
 	return docstore.Location{Client: client, Key: r.key}
 }
@@ -239,6 +257,7 @@ func ping(ctx context.Context, command *call) (int, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
+	// Of a server that does not answer, the checks would say so several times.
 	if err := client.Ping(ctx).Err(); err != nil {
 		return 0, fmt.Errorf("the server does not answer: %w", err)
 	}
@@ -275,6 +294,7 @@ func pull(ctx context.Context, command *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	// A file gets the bytes as they are: a document that comes back changed may be valid, and mean something else.
 	return exitOK, command.print(map[string]any{"version": version, "document": string(text)}, func() {
 		if command.stdout.isTerminal() {
 			text = []byte(escaped(string(text), "\t\n"))
@@ -300,14 +320,16 @@ type publication struct {
 func push(ctx context.Context, command *call) (int, error) {
 	r := command.redisFlags()
 	p := &publication{call: command}
-	from := command.flags.String("from", "", "push it only in the place of this `version`, none for no document: nobody else has pushed since")
+	from := command.flags.String("from", "",
+		"push it only in the place of this `version`, none for no document: nobody else has pushed since")
 	dry := command.flags.Bool("dry-run", false, "only say what would change")
 	patience := command.flags.Duration("wait", 15*time.Second, "wait this `time` for all servers")
 	words, err := command.parse(1, 1)
 	if err != nil {
 		return 0, err
 	}
-	if p.text, p.document, err = command.must(words[0]); err != nil {
+	p.text, p.document, err = command.must(words[0])
+	if err != nil {
 		return 0, err
 	}
 	client, err := r.connect()
@@ -318,6 +340,7 @@ func push(ctx context.Context, command *call) (int, error) {
 	p.documents = r.documents(client)
 	ask, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
+	// What changes is told first, also if the document is not pushed then.
 	replaces, err := p.compare(ask)
 	if err != nil {
 		return 0, err
@@ -325,13 +348,17 @@ func push(ctx context.Context, command *call) (int, error) {
 	was := cmp.Or(replaces, noDocument)
 	switch {
 	case *from != "" && *from != was:
-		return exitNo, p.not(fmt.Sprintf("Redis has %s, not %s: somebody else has pushed, so compare again", was, *from))
+		const text = "Redis has %s, not %s: somebody else has pushed, so compare again"
+		return exitNo, p.not(fmt.Sprintf(text, was, *from))
 	case *dry:
-		return exitOK, p.not(fmt.Sprintf("version %s in the place of %s; to push it, give -from %[2]s", p.document.Version, was))
+		const text = "version %s in the place of %s; to push it, give -from %[2]s"
+		return exitOK, p.not(fmt.Sprintf(text, p.document.Version, was))
 	}
-	if err := p.documents.Write(ask, p.text, replaces); errors.Is(err, docstore.ErrConflict) {
+	err = p.documents.Write(ask, p.text, replaces)
+	switch {
+	case errors.Is(err, docstore.ErrConflict):
 		return exitNo, p.not("somebody else has pushed meanwhile, so compare again")
-	} else if err != nil {
+	case err != nil:
 		return 0, err
 	}
 	p.result["pushed"] = true
@@ -350,14 +377,18 @@ func (p *publication) compare(ctx context.Context) (replaces string, err error) 
 	if err != nil && !errors.Is(err, docstore.ErrNone) {
 		return "", err
 	}
+	// An older headgate may have pushed what this one takes for a fault.
 	var was *document.Document
 	if replaces != "" {
-		if was, err = document.Parse(text); err != nil {
+		was, err = document.Parse(text)
+		if err != nil {
 			p.warnf("headgate push: what is in Redis is not valid, and cannot be compared: %v\n", err)
 		}
 	}
 	all := changes(was, p.document)
-	p.result = map[string]any{"version": p.document.Version, "replaces": cmp.Or(replaces, noDocument), "changes": all, "pushed": false}
+	p.result = map[string]any{
+		"version": p.document.Version, "replaces": cmp.Or(replaces, noDocument), "changes": all, "pushed": false,
+	}
 	if !p.json {
 		p.printChanges(all)
 	}
@@ -368,6 +399,7 @@ func (p *publication) compare(ctx context.Context) (replaces string, err error) 
 func (p *publication) await(ctx context.Context, patience time.Duration) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	// A server that refuses the document goes on with the old one, so all are told of.
 	have := 0
 	refusals := []string{}
 	err := p.documents.Await(ctx, p.document.Version, func(one docstore.Server) {

@@ -42,7 +42,7 @@ type Table[T any] struct {
 	prefixes map[string]override[T]
 
 	bits4, bits6, lengths []int     // of networks and prefixes, the longest first
-	begins                [256]bool // by the first byte of prefixes
+	isFirstByte           [256]bool // of a prefix, so that most keys need no look at any
 }
 
 type override[T any] struct {
@@ -81,10 +81,11 @@ func (t *Table[T]) Network(n netip.Prefix, value T, from, until int64) {
 
 func (t *Table[T]) Prefix(prefix string, value T, from, until int64) {
 	t.prefixes[prefix] = override[T]{value, from, until}
-	t.begins[prefix[0]] = true
+	t.isFirstByte[prefix[0]] = true
 	longestFirst(&t.lengths, len(prefix))
 }
 
+// longestFirst adds a length, unless it is there.
 func longestFirst(all *[]int, n int) {
 	i, found := slices.BinarySearchFunc(*all, n, func(a, b int) int { return b - a })
 	if !found {
@@ -104,7 +105,7 @@ func (t *Table[T]) Find(plan, key string) T {
 			return v
 		}
 	}
-	if key != "" && t.begins[key[0]] {
+	if key != "" && t.isFirstByte[key[0]] {
 		for _, n := range t.lengths {
 			if n <= len(key) {
 				o, ok := t.prefixes[key[:n]]
@@ -163,6 +164,7 @@ func (t *Table[T]) around(key string) (v T, ok bool) {
 // A network is a netip.Prefix that takes half the time in a map.
 type network struct{ high, low, bits uint64 }
 
+// networkOf returns the network of that many bits around an address.
 func networkOf(address netip.Addr, bits int) network {
 	b := address.As16()
 	n := network{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:]), uint64(bits)}
@@ -175,6 +177,7 @@ func networkOf(address netip.Addr, bits int) network {
 	return n
 }
 
+// holds reports whether an override applies now.
 func (o *override[T]) holds() bool {
 	if o.from|o.until == 0 {
 		return true
@@ -186,48 +189,53 @@ func (o *override[T]) holds() bool {
 // Address reads a key that is an address or a network, as package keyfuncs makes them: 203.0.113.7, 2001:db8::/64.
 // It allocates nothing for keys that are none, as the errors of netip do.
 func Address(key string) (address netip.Addr, bits int, ok bool) {
-	text, length, cut := strings.Cut(key, "/")
-	if address, ok = fourBytes(text); !ok {
-		if len(text) > 45 || strings.Count(text, ":") < 2 || strings.Trim(text, "0123456789abcdefABCDEF:.") != "" {
+	text, length, isNetwork := strings.Cut(key, "/")
+	address, ok = fourBytes(text)
+	if !ok {
+		// The longest address of IPv6 has 45 characters: with an address of IPv4 at its end.
+		isOther := len(text) > 45 || strings.Count(text, ":") < 2
+		if isOther || strings.Trim(text, "0123456789abcdefABCDEF:.") != "" {
 			return address, 0, false
 		}
 		var err error
-		if address, err = netip.ParseAddr(text); err != nil {
+		address, err = netip.ParseAddr(text)
+		if err != nil {
 			return address, 0, false
 		}
 	}
 	bits = address.BitLen()
-	if cut {
-		n, err := strconv.Atoi(length)
-		if err != nil || n < 0 || n > bits {
-			return address, 0, false
-		}
-		bits = n
+	if !isNetwork {
+		return address, bits, true
 	}
-	return address, bits, true
+	n, err := strconv.Atoi(length)
+	if err != nil || n < 0 || n > bits {
+		return address, 0, false
+	}
+	return address, n, true
 }
 
 // fourBytes reads an address of IPv4.
 func fourBytes(text string) (address netip.Addr, ok bool) {
-	var b [4]byte
-	i := 0
-	n := 0
-	digits := 0
-	for j := range len(text) {
-		c := text[j]
+	var bytes [4]byte
+	dots := 0
+	number := 0
+	digits := 0 // of the number
+	for i := range len(text) {
+		char := text[i]
+		isDigit := '0' <= char && char <= '9'
 		switch {
-		case '0' <= c && c <= '9' && (digits == 0 || n > 0) && n < 100:
-			n = 10*n + int(c-'0')
-			digits = digits + 1
-		case c == '.' && digits > 0 && n < 256 && i < 3:
-			b[i] = byte(n)
-			i = i + 1
-			n = 0
+		case isDigit && number < 100 && (digits == 0 || number > 0): // no leading zero
+			number = 10*number + int(char-'0')
+			digits++
+		case char == '.' && digits > 0 && number < 256 && dots < 3:
+			bytes[dots] = byte(number)
+			dots++
+			number = 0
 			digits = 0
 		default:
 			return address, false
 		}
 	}
-	b[3] = byte(n)
-	return netip.AddrFrom4(b), i == 3 && digits > 0 && n < 256
+	bytes[3] = byte(number)
+	return netip.AddrFrom4(bytes), dots == 3 && digits > 0 && number < 256
 }

@@ -99,7 +99,9 @@ func (r *Reader) Sorted() Faults {
 	slices.SortStableFunc(fs, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
 	more := len(fs) - maxFaults
 	if more > 0 {
-		fs = append(fs[:maxFaults:maxFaults], Fault{fs[maxFaults].Line, fs[maxFaults].Column, fmt.Sprintf("and %d more faults", more)})
+		next := fs[maxFaults]
+		next.Text = fmt.Sprintf("and %d more faults", more)
+		fs = append(fs[:maxFaults:maxFaults], next)
 	}
 	return fs
 }
@@ -148,6 +150,7 @@ var construct = regexp.MustCompile("(?s)^cannot construct (!![a-z]+) (?:.* )?int
 
 // meaning says what package yaml says, without the texts that it repeats.
 func meaning(message string) string {
+	// These are the texts of package yaml. One that it says otherwise one day has the last meaning.
 	m := construct.FindStringSubmatch(message)
 	switch {
 	case strings.HasPrefix(message, "field "):

@@ -55,15 +55,18 @@ func (j *jsonText) value() *yaml.Node {
 		node.Value = value
 		node.Style = yaml.DoubleQuotedStyle
 		if HasHalfCharacter(j.text[begin:j.decoder.InputOffset()]) {
-			j.reader.Fault(node, `this has half of a character: an escape such as \ud83c needs the other half behind it`)
+			j.reader.Fault(node, "this has half of a character: "+
+				`an escape such as \ud83c needs the other half behind it`)
 		}
 	case json.Number:
-		node.Tag, node.Value = "!!int", value.String()
+		node.Tag = "!!int"
+		node.Value = value.String()
 		if strings.ContainsAny(node.Value, ".eE") {
 			node.Tag = "!!float"
 		}
 	case bool:
-		node.Tag, node.Value = "!!bool", strconv.FormatBool(value)
+		node.Tag = "!!bool"
+		node.Value = strconv.FormatBool(value)
 	default:
 		node.Tag = "!!null"
 		node.Value = "null"
@@ -73,6 +76,7 @@ func (j *jsonText) value() *yaml.Node {
 
 // next returns a node at the place of the next value.
 func (j *jsonText) next() *yaml.Node {
+	// The decoder is behind the value before, so blanks and what divides values are skipped.
 	begin := int(j.decoder.InputOffset())
 	for bytes.IndexByte([]byte(" \t\r\n,:"), j.text[begin]) >= 0 {
 		begin++
@@ -88,5 +92,6 @@ var escapes = regexp.MustCompile(`\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][8
 // HasHalfCharacter reports whether a string, as JSON has written it, has an escape of half a character without the
 // other half. Package json reads U+FFFD for each, so that two keys would become the same.
 func HasHalfCharacter(written []byte) bool {
-	return slices.ContainsFunc(escapes.FindAllSubmatch(written, -1), func(found [][]byte) bool { return found[1] != nil })
+	found := escapes.FindAllSubmatch(written, -1)
+	return slices.ContainsFunc(found, func(one [][]byte) bool { return one[1] != nil })
 }

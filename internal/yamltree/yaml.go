@@ -33,34 +33,46 @@ func (r *Reader) check(text, trimmed []byte, begin int) {
 	case len(text) > MaxBytes:
 		r.whole(text, 0, "the document has %d bytes, more than %d", len(text), MaxBytes)
 	case begin == len(text):
-		r.whole(text, 0, "the document is empty: a file that is missing or being written is not a document without limits")
-	case bytes.HasPrefix(text, []byte("\xef\xbb\xbf")):
+		r.whole(text, 0, "the document is empty: a file that is missing or being written is not a document without "+
+			"limits")
+	case bytes.HasPrefix(text, []byte("\xef\xbb\xbf")): // which the parser takes for a part of the first name
 		r.whole(text, 0, "the document begins with a byte order mark: save it without")
 	case !utf8.Valid(text):
-		at := 0
-		for c, n := utf8.DecodeRune(text); c != utf8.RuneError || n != 1; c, n = utf8.DecodeRune(text[at:]) {
-			at += n
-		}
-		r.whole(text, at, "this is not UTF-8")
+		r.whole(text, notUTF8(text), "this is not UTF-8")
 	case text[begin] == '[':
 		r.whole(text, begin, "the document is a list, not a map")
-	case !r.Unended && !ended(trimmed) && (trimmed[0] != '{' || trimmed[len(trimmed)-1] != '}'):
+	case !r.Unended && !ended(trimmed) && !inBraces(trimmed):
 		r.whole(text, len(trimmed), "the last line is not %q: the document was cut off, or that line is missing", end)
 	case values(text) > maxValues:
 		r.whole(text, 0, "the document has about %d values, more than %d", values(text), maxValues)
 	}
 }
 
+// notUTF8 returns where a text is not UTF-8 for the first time.
+func notUTF8(text []byte) (at int) {
+	for {
+		char, n := utf8.DecodeRune(text[at:])
+		if char == utf8.RuneError && n == 1 {
+			return at
+		}
+		at += n
+	}
+}
+
+// inBraces reports whether a text is in braces, so that it cannot have been cut off.
+func inBraces(text []byte) bool { return text[0] == '{' && text[len(text)-1] == '}' }
+
 // invisible adds a fault for the first character of YAML that no editor shows: a control character, which the parser
 // refuses without a place; a break of lines that only YAML knows; or a byte order mark, which the parser takes for the
 // end of a line where one is across the border of its buffer.
 func (r *Reader) invisible(text []byte) {
-	at := bytes.IndexFunc(text, func(c rune) bool {
-		return unicode.IsControl(c) && !strings.ContainsRune("\t\n\r", c) || strings.ContainsRune("\u2028\u2029\ufeff", c)
+	at := bytes.IndexFunc(text, func(char rune) bool {
+		isControl := unicode.IsControl(char) && !strings.ContainsRune("\t\n\r", char)
+		return isControl || strings.ContainsRune("\u2028\u2029\ufeff", char)
 	})
 	if at >= 0 {
-		c, _ := utf8.DecodeRune(text[at:])
-		r.whole(text, at, `this is an invisible character: remove it, or write it in quotes as \u%04x`, c)
+		char, _ := utf8.DecodeRune(text[at:])
+		r.whole(text, at, `this is an invisible character: remove it, or write it in quotes as \u%04x`, char)
 	}
 }
 
@@ -73,6 +85,7 @@ func (r *Reader) Load(text []byte) *yaml.Node {
 	if len(r.Faults) > 0 {
 		return nil
 	}
+	// YAML reads some texts of JSON otherwise than JSON does.
 	if text[begin] == '{' && json.Valid(text) {
 		root := r.loadJSON(text)
 		r.plain(root, 0, func(n *yaml.Node) *yaml.Node { return n })
@@ -97,6 +110,7 @@ func (r *Reader) Load(text []byte) *yaml.Node {
 		}
 		return n
 	}
+	// A second document would be ignored in silence, so it is looked for.
 	var root, second yaml.Node
 	loader, err := yaml.NewLoader(bytes.NewReader(text))
 	if err == nil {
@@ -144,9 +158,14 @@ func (r *Reader) syntax(text []byte, err error, shift int, at func(*yaml.Node) *
 
 // values counts what begins a value, or may.
 func values(text []byte) (n int) {
-	for i, c := range text {
-		if c == ',' || c == '[' || c == '{' || (c == ':' || c == '-' || c == '?') && (i+1 == len(text) || text[i+1] <= ' ') {
+	for i, char := range text {
+		switch char {
+		case ',', '[', '{':
 			n++
+		case ':', '-', '?': // with a blank behind it; otherwise it is a part of a text
+			if i+1 == len(text) || text[i+1] <= ' ' {
+				n++
+			}
 		}
 	}
 	return n
@@ -155,22 +174,23 @@ func values(text []byte) (n int) {
 // ended reports whether the last line that is no comment ends the document.
 func ended(text []byte) bool {
 	for {
-		i := bytes.LastIndexByte(text, '\n')
-		line, comment, _ := bytes.Cut(text[i+1:], []byte("#"))
+		lastBreak := bytes.LastIndexByte(text, '\n')
+		line, _, _ := bytes.Cut(text[lastBreak+1:], []byte("#"))
 		line = bytes.TrimRight(line, " \t\r")
-		if string(line) == end || i < 0 || len(line) > 0 || comment == nil && i < 0 {
+		if len(line) > 0 || lastBreak < 0 {
 			return string(line) == end
 		}
-		text = text[:i]
+		text = text[:lastBreak]
 	}
 }
 
 // begin returns where a text begins, behind blank lines, comments and ---; or its length if there is nothing else.
 func begin(text []byte) (at int) {
 	for line := range bytes.Lines(text) {
-		data := bytes.TrimSpace(line)
-		if len(data) > 0 && data[0] != '#' && string(data) != "---" && string(data) != end {
-			return at + bytes.IndexByte(line, data[0])
+		content := bytes.TrimSpace(line)
+		isMark := string(content) == "---" || string(content) == end
+		if len(content) > 0 && content[0] != '#' && !isMark {
+			return at + bytes.IndexByte(line, content[0])
 		}
 		at += len(line)
 	}
@@ -227,37 +247,36 @@ func (r *Reader) Is(n *yaml.Node, what, want string) bool {
 	return false
 }
 
-// Each calls f for the names of a map and their values. A name that is there twice is a fault.
-func (r *Reader) Each(n *yaml.Node, what, name string, f func(node, v *yaml.Node)) {
+// Each calls a function for the names of a map and their values. A name that is there twice is a fault.
+func (r *Reader) Each(n *yaml.Node, what, name string, call func(name, value *yaml.Node)) {
 	if !r.Is(n, what, "a map") {
 		return
 	}
 	lines := make(map[string]int, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		k := n.Content[i]
-		v := n.Content[i+1]
-		if !r.Is(k, name, "a string") {
+		key := n.Content[i]
+		if !r.Is(key, name, "a string") {
 			continue
 		}
-		line := lines[k.Value]
+		line := lines[key.Value]
 		if line > 0 {
-			r.Fault(k, "%s is there twice, here and in line %d", name, line)
+			r.Fault(key, "%s is there twice, here and in line %d", name, line)
 			continue
 		}
-		lines[k.Value] = k.Line
-		f(k, v)
+		lines[key.Value] = key.Line
+		call(key, n.Content[i+1])
 	}
 }
 
 // Fields returns the values of a map that has no other fields than these.
 func (r *Reader) Fields(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	fields := make(map[string]*yaml.Node, len(known))
-	r.Each(n, what, "a field", func(node, v *yaml.Node) {
-		if !slices.Contains(known, node.Value) {
-			r.Fault(node, "%s has no such field: one of %s", what, strings.Join(known, ", "))
+	r.Each(n, what, "a field", func(name, value *yaml.Node) {
+		if !slices.Contains(known, name.Value) {
+			r.Fault(name, "%s has no such field: one of %s", what, strings.Join(known, ", "))
 			return
 		}
-		fields[node.Value] = v
+		fields[name.Value] = value
 	})
 	return fields
 }
@@ -315,6 +334,7 @@ func (r *Reader) expandWithin(n *yaml.Node, depth int, left *int) {
 
 // merge adds to a map what stands under its merge keys.
 func (r *Reader) merge(n *yaml.Node) {
+	// What the map has itself goes before what it is merged with, and of that, what comes first.
 	var own, merged []*yaml.Node
 	has := make(map[string]bool) // keys
 	for i := 0; i+1 < len(n.Content); i += 2 {
