@@ -27,22 +27,22 @@ type entry struct {
 	phase  phase
 	queues [needs]bool // whether it stands in each queue, perhaps since before it was sent
 
-	held    int64     // slots that this process holds: the truth
-	acked   Field     // what the server had by its last answer
-	known   bool      // it still has that: nothing was sent since whose outcome is unknown
-	unclean time.Time // when an outcome was last unknown
-	former  []string  // earlier incarnations under which the server may have a field
-	dead    []string  // dead incarnations whose fields are to be deleted
+	held        int64     // slots that this process holds: the truth
+	acked       Field     // what the server had by its last answer
+	isAcked     bool      // it still has that: nothing was sent since whose outcome is unknown
+	uncertainAt time.Time // when an outcome was last unknown
+	formerIDs   []string  // earlier incarnations under which the server may have a field
+	deadIDs     []string  // dead incarnations whose fields are to be deleted
 
-	others  int64     // what the others held by the last answer
-	asked   time.Time // when that was asked
-	refused time.Time // when a refusal that is remembered was asked
-	changed int64     // the number of the beat before the last change
-	sweep   int64     // in which beat of a sweep it is stated
+	othersHeld  int64     // what the others held by the last answer
+	othersAskAt time.Time // when that was asked
+	refusalAt   time.Time // when a refusal that is remembered was asked
+	changeBeat  int64     // the number of the beat before the last change
+	sweepBeat   int64     // in which beat of a sweep it is stated
 
-	waiters []*waiter
-	served  time.Time   // when one that waits was granted a slot, or began to wait in an empty line
-	poll    *time.Timer // wakes those who wait; nil: none is due
+	waiters  []*waiter
+	servedAt time.Time   // when one that waits was granted a slot, or began to wait in an empty line
+	poll     *time.Timer // wakes those who wait; nil: none is due
 }
 
 type phase uint8
@@ -72,24 +72,26 @@ type shard struct {
 	reason error           // why nothing is, or was until that beat; nil: calls are answered
 }
 
+// stalled reports whether nothing is sent until a beat is answered.
 func (sh *shard) stalled() bool { return sh.failed >= maxFailed }
 
 // entry returns the entry of a key, which may be new.
 func (k *Keeper) entry(key entryKey) *entry {
-	waiting := k.entries[key]
-	if waiting == nil {
-		waiting = &entry{
-			entryKey: key, shard: &k.shards[k.transport.Shard(key.name, key.key)], known: true,
-			changed: k.process.beats - confirmBeats - 1, sweep: rand.Int64N(sweepBeats), //nolint:gosec // no secret
+	known := k.entries[key]
+	if known == nil {
+		known = &entry{
+			entryKey: key, shard: &k.shards[k.transport.Shard(key.name, key.key)], isAcked: true,
+			changeBeat: k.process.beats - confirmBeats - 1,
+			sweepBeat:  rand.Int64N(sweepBeats), //nolint:gosec // no secret
 		}
-		k.entries[key] = waiting
+		k.entries[key] = known
 	}
-	return waiting
+	return known
 }
 
 // differs reports whether the server is not known to have what is held.
 func (e *entry) differs() bool {
-	return !e.known || e.held != e.acked.Count || len(e.former) > 0 || len(e.dead) > 0
+	return !e.isAcked || e.held != e.acked.Count || len(e.formerIDs) > 0 || len(e.deadIDs) > 0
 }
 
 // due reports whether the entry is to be stated.
@@ -97,71 +99,74 @@ func (e *entry) due() bool { return e.differs() || slices.ContainsFunc(e.waiters
 
 // leftover reports whether the server keeps a zero that nobody needs.
 func (e *entry) leftover(keeper *Keeper) bool {
-	return e.acked.Count == 0 && e.acked.Seq > 0 && len(e.waiters) == 0 && keeper.clean(e)
+	isZero := e.acked.Count == 0 && e.acked.Seq > 0
+	return isZero && len(e.waiters) == 0 && keeper.clean(e)
 }
 
 // clean reports whether no statement of the key can be on its way. If one may be, a zero is kept: its number keeps
 // the late statement from being executed.
-func (k *Keeper) clean(waiting *entry) bool {
-	return time.Since(waiting.unclean) > k.config.TTL/beatsInTTL*sweepBeats
+func (k *Keeper) clean(entry *entry) bool {
+	return time.Since(entry.uncertainAt) > k.config.TTL/beatsInTTL*sweepBeats
 }
 
 // over reports whether nothing is held, and nothing of it is at the server.
 func (e *entry) over() bool {
-	return e.phase != sent && e.held == 0 && !e.differs() && e.acked.Seq == 0 && len(e.waiters) == 0
+	isEmpty := e.held == 0 && len(e.waiters) == 0
+	return isEmpty && e.phase != sent && !e.differs() && e.acked.Seq == 0
 }
 
 // forget removes an entry that is over and is not to be stated again.
-func (k *Keeper) forget(waiting *entry, age int64) bool {
-	forgotten := waiting.over() && waiting.phase == idle && age > confirmBeats
-	if forgotten && k.entries[waiting.entryKey] == waiting {
-		delete(k.entries, waiting.entryKey)
+func (k *Keeper) forget(entry *entry, age int64) bool {
+	forgotten := entry.over() && entry.phase == idle && age > confirmBeats
+	if forgotten && k.entries[entry.entryKey] == entry {
+		delete(k.entries, entry.entryKey)
 	}
 	return forgotten
 }
 
 // away reports whether nothing is sent for the entry, and why.
-func (k *Keeper) away(waiting *entry) error {
+func (k *Keeper) away(entry *entry) error {
 	switch {
 	case k.process.failure != nil && !k.member():
 		return k.process.failure
-	case waiting.shard.stalled():
-		return waiting.shard.reason
+	case entry.shard.stalled():
+		return entry.shard.reason
 	}
 	return nil
 }
 
 // state causes an entry to be stated if it is due.
-func (k *Keeper) state(waiting *entry) {
-	k.refuseIfFilled(waiting)
-	err := k.away(waiting)
-	if err != nil && waiting.phase != sent {
-		k.decide(waiting, err)
+func (k *Keeper) state(entry *entry) {
+	k.refuseIfFilled(entry)
+	err := k.away(entry)
+	if err != nil && entry.phase != sent {
+		k.decide(entry, err)
 	}
 	switch {
-	case waiting.due():
-		k.queue(waiting)
-	case waiting.asked.IsZero(): // an outage needs no memory for each key
-		k.forget(waiting, math.MaxInt64)
+	case entry.due():
+		k.queue(entry)
+	case entry.othersAskAt.IsZero(): // an outage needs no memory for each key
+		k.forget(entry, math.MaxInt64)
 	}
 }
 
 // queue causes an entry to be stated.
-func (k *Keeper) queue(waiting *entry) {
+func (k *Keeper) queue(entry *entry) {
 	k.startBeats()
-	if waiting.phase == sent || waiting.shard.stalled() || !k.member() {
+	if entry.phase == sent || entry.shard.stalled() || !k.member() {
 		return // the answer or the next beat looks at it again
 	}
-	sh := waiting.shard
-	ready := slices.ContainsFunc(waiting.waiters, (*waiter).ready)
-	differs := waiting.differs()
+	// Who asks, and what the server does not know, each have a part of a batch. An entry may stand in both queues.
+	sh := entry.shard
+	ready := slices.ContainsFunc(entry.waiters, (*waiter).ready)
+	differs := entry.differs()
 	for need, applies := range [needs]bool{again: !ready && !differs, owed: differs, urgent: ready} {
-		if applies && !waiting.queues[need] {
-			waiting.queues[need] = true
-			sh.queues[need] = append(sh.queues[need], waiting)
+		if applies && !entry.queues[need] {
+			entry.queues[need] = true
+			sh.queues[need] = append(sh.queues[need], entry)
 		}
 	}
-	waiting.phase = queued
+	entry.phase = queued
 	if sh.calls < k.callLimit {
 		sh.calls++
 		go k.send(sh)
@@ -178,6 +183,7 @@ func (k *Keeper) send(sh *shard) {
 			sh.calls--
 			return
 		}
+		// Only the call itself is made without the lock.
 		statements := make([]*Statement, len(batch))
 		for i, request := range batch {
 			statements[i] = &request.Statement
@@ -229,12 +235,12 @@ func (k *Keeper) batch(sh *shard) (batch []*request) {
 func (sh *shard) next(need need) *entry {
 	queue := &sh.queues[need]
 	for len(*queue) > 0 {
-		waiting := (*queue)[0]
+		first := (*queue)[0]
 		(*queue)[0] = nil
 		*queue = (*queue)[1:]
-		waiting.queues[need] = false
-		if waiting.phase == queued {
-			return waiting
+		first.queues[need] = false
+		if first.phase == queued {
+			return first
 		}
 	}
 	*queue = nil
@@ -247,17 +253,20 @@ type request struct {
 
 	entry   *entry
 	waiters []*waiter // for whom slots are wanted
-	made    time.Time
+	askedAt time.Time
 }
 
 // prepare makes the next statement of an entry.
-func (k *Keeper) prepare(waiting *entry) *request {
-	waiting.phase = sent
+func (k *Keeper) prepare(entry *entry) *request {
+	entry.phase = sent
 	k.seq++
-	asked := &request{entry: waiting, waiters: waiting.group(), made: time.Now()}
+	asked := &request{entry: entry, waiters: entry.group(), askedAt: time.Now()}
 	asked.Statement = Statement{
-		Name: waiting.name, Key: waiting.key, ID: k.process.id, Seq: k.seq, Held: waiting.held, Want: int64(len(asked.waiters)),
-		Delete: k.clean(waiting) && waiting.standing() == 0, List: len(asked.waiters) == 0 && !waiting.differs(), Drop: slices.Concat(waiting.former, waiting.dead),
+		Name: entry.name, Key: entry.key, ID: k.process.id, Seq: k.seq,
+		Held: entry.held, Want: int64(len(asked.waiters)),
+		Delete: k.clean(entry) && entry.standing() == 0,
+		List:   len(asked.waiters) == 0 && !entry.differs(),
+		Drop:   slices.Concat(entry.formerIDs, entry.deadIDs),
 	}
 	if len(asked.waiters) > 0 {
 		asked.Limit = asked.waiters[0].most
@@ -273,14 +282,15 @@ func (k *Keeper) answered(asked *request, stopped bool) {
 	switch {
 	case asked.Err != nil:
 		if !errors.Is(asked.Err, ErrUnsent) {
-			entry.known, entry.unclean = false, time.Now()
+			entry.isAcked = false
+			entry.uncertainAt = time.Now()
 		}
 		askAgain(asked.waiters)
 		if !stopped {
 			k.decide(entry, asked.Err)
 			return // the next beat states it again
 		}
-	case asked.Stale, asked.ID != k.process.id, entry.known && asked.Found != entry.acked:
+	case asked.Stale, asked.ID != k.process.id, entry.isAcked && asked.Found != entry.acked:
 		askAgain(asked.waiters)
 		if asked.ID == k.process.id {
 			// The server has lost what it had acknowledged, or another process states under this one's name.
@@ -301,27 +311,29 @@ func (k *Keeper) answered(asked *request, stopped bool) {
 func (k *Keeper) acknowledge(asked *request) {
 	entry := asked.entry
 	count := asked.Held + asked.Granted
-	if count != entry.acked.Count || !entry.known {
-		entry.changed = k.process.beats
+	if count != entry.acked.Count || !entry.isAcked {
+		entry.changeBeat = k.process.beats
 	}
 	entry.acked = Field{asked.Held + asked.Granted, asked.Seq}
+	// A zero that was to be deleted is gone, unless it keeps the mark of who stands in line.
 	marked := asked.Waits && asked.Granted < asked.Want
 	if entry.acked.Count == 0 && asked.Delete && !marked {
 		entry.acked.Seq = 0
 	}
-	entry.known = true
-	entry.former = nil
-	entry.dead = nil
+	entry.isAcked = true
+	entry.formerIDs = nil
+	entry.deadIDs = nil
 	if asked.Want == 0 && !asked.List {
 		return
 	}
-	entry.others = asked.Others
-	entry.asked = asked.made
+	// Fields of the dead do not count. A beat tells the others of incarnations that they may not know.
+	entry.othersHeld = asked.Others
+	entry.othersAskAt = asked.askedAt
 	for _, holder := range asked.Holders {
 		switch {
 		case k.process.dead[holder.ID]:
-			entry.others -= holder.Count
-			entry.dead = append(entry.dead, holder.ID)
+			entry.othersHeld -= holder.Count
+			entry.deadIDs = append(entry.deadIDs, holder.ID)
 		case len(k.process.seen) < maxSeen:
 			if k.process.seen == nil {
 				k.process.seen = make(map[string]bool)
@@ -341,13 +353,13 @@ func (k *Keeper) failed(sh *shard, reason error) {
 		return
 	}
 	sh.reason = reason
-	waiting := slices.Concat(sh.queues[:]...)
+	inQueues := slices.Concat(sh.queues[:]...)
 	sh.queues = [needs][]*entry{}
-	for _, other := range waiting {
-		other.queues = [needs]bool{}
-		if other.phase == queued {
-			other.phase = idle
-			k.state(other)
+	for _, entry := range inQueues {
+		entry.queues = [needs]bool{}
+		if entry.phase == queued {
+			entry.phase = idle
+			k.state(entry)
 		}
 	}
 }

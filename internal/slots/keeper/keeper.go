@@ -70,8 +70,9 @@ type Keeper struct {
 	names   map[string]*openName // of the names that are open
 	asking  int                  // acquires that wait for an answer, and do not stand in line
 	seq     int64                // of the last statement
-	told    error                // what Config.Changed was told last
-	telling bool                 // it is being told
+
+	lastReason error // what Config.Changed was told last
+	telling    bool  // it is being told
 
 	callLimit, statementLimit int // maxCalls and batchSize, except in tests
 
@@ -139,7 +140,7 @@ func (h *hold) Release() {
 		return
 	}
 	h.entry.held--
-	h.entry.refused = time.Time{}
+	h.entry.refusalAt = time.Time{}
 	h.k.wake(h.entry)
 }
 
@@ -162,12 +163,12 @@ func (k *Keeper) Own(name, key string) (held int64, ids []string) {
 func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Lock()
 	if name == "" {
-		k.process.watching = 0
+		k.process.watchEnd = 0
 	}
-	for of, u := range k.names {
-		if name == "" || name == of {
-			u.closed = true
-			delete(k.names, of)
+	for other, open := range k.names {
+		if name == "" || name == other {
+			open.closed = true
+			delete(k.names, other)
 		}
 	}
 	for _, entry := range k.entries {
@@ -193,7 +194,8 @@ func (k *Keeper) owes(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, entry := range k.entries {
-		if (name == "" || name == entry.name) && entry.held == 0 && (entry.differs() || entry.phase == sent) {
+		isMeant := name == "" || name == entry.name
+		if isMeant && entry.held == 0 && (entry.differs() || entry.phase == sent) {
 			return true
 		}
 	}
@@ -207,6 +209,7 @@ func (k *Keeper) Away() error {
 	return k.reason()
 }
 
+// reason returns why nothing is sent, for some keys at least, or nil.
 func (k *Keeper) reason() error {
 	reason := k.process.failure
 	for i := range k.shards {
@@ -217,17 +220,19 @@ func (k *Keeper) reason() error {
 	return reason
 }
 
-// run calls f with a context that ends after d, and reports whether this process was stopped meanwhile. Then an
-// f that ran out of time says nothing about the server: only time in which this process runs counts as silence.
-func run(d time.Duration, f func(context.Context)) (stopped bool) {
+// run makes a call with a context that ends after a timeout, and reports whether this process was stopped meanwhile.
+// Then a call that ran out of time says nothing about the server: only time in which this process runs counts as
+// silence.
+func run(timeout time.Duration, call func(context.Context)) (stopped bool) {
 	last := time.Now() // before the deadline is set: no instant is left out
-	ctx, cancel := context.WithTimeout(context.Background(), d)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	step := max(d/8, 20*time.Millisecond)
+	// It looks at the clock in short steps. One that took twice as long as it should was a stop.
+	step := max(timeout/8, 20*time.Millisecond)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		f(ctx)
+		call(ctx)
 	}()
 	for ended := false; !ended; {
 		timer := time.NewTimer(step)
@@ -245,4 +250,4 @@ func run(d time.Duration, f func(context.Context)) (stopped bool) {
 }
 
 // jitter takes up to a fifth off a pause, so that processes do not ask in step.
-func jitter(d time.Duration) time.Duration { return d - rand.N(d/5+1) } //nolint:gosec // no secret
+func jitter(pause time.Duration) time.Duration { return pause - rand.N(pause/5+1) } //nolint:gosec // no secret

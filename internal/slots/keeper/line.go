@@ -42,10 +42,12 @@ const (
 	parked
 )
 
+// ready reports whether the next statement asks for the waiter.
 func (w *waiter) ready() bool { return w.stage == fresh }
 
-func askAgain(ws []*waiter) {
-	for _, w := range ws {
+// askAgain has waiters asked for by another statement: theirs has no answer.
+func askAgain(waiters []*waiter) {
+	for _, w := range waiters {
 		w.stage = fresh
 	}
 }
@@ -57,6 +59,10 @@ func (w *waiter) answer(grant slots.Grant, err error) {
 	close(w.done)
 }
 
+// waits reports whether the caller waits in line if there is no slot.
+func (w *waiter) waits() bool { return w.claim.Queue > 0 }
+
+// answered reports whether there is an answer.
 func (w *waiter) answered() bool {
 	select {
 	case <-w.done:
@@ -73,8 +79,9 @@ func (k *Keeper) ask(w *waiter) {
 	entry.waiters = append(entry.waiters, w)
 	k.asking++
 	reason := k.away(entry)
+	isKnown := entry.full(w.most) || w.claim.Queue > 0 && entry.behind(w)
 	switch {
-	case reason == nil && (entry.full(w.most) || w.claim.Queue > 0 && entry.behind(w)):
+	case reason == nil && isKnown:
 		k.refuse(w, w.claim.Limit, step.SourceCache)
 	case k.asking <= maxAsking:
 		k.state(entry)
@@ -89,7 +96,8 @@ func (k *Keeper) ask(w *waiter) {
 
 // full reports whether the key is known to be full: this process alone fills it, or it was refused just now.
 func (e *entry) full(limit int64) bool {
-	return e.fills(limit) || time.Since(e.refused) < refusedFor && e.held+e.others >= limit
+	isRecent := time.Since(e.refusalAt) < refusedFor
+	return e.fills(limit) || isRecent && e.held+e.othersHeld >= limit
 }
 
 // fills reports whether this process alone holds that many slots, as the server knows.
@@ -97,14 +105,18 @@ func (e *entry) fills(limit int64) bool { return min(e.held, e.acked.Count) >= l
 
 // behind reports whether somebody stands in line for whom a slot that would suit w suits, too.
 func (e *entry) behind(w *waiter) bool {
-	return slices.ContainsFunc(e.waiters, func(v *waiter) bool { return v != w && v.stands && v.most >= w.most })
+	return slices.ContainsFunc(e.waiters, func(other *waiter) bool {
+		return other != w && other.stands && other.most >= w.most
+	})
 }
 
 // refuseIfFilled refuses those who are ready though this process alone holds as many slots as they may.
-func (k *Keeper) refuseIfFilled(waiting *entry) {
-	filled := func(w *waiter) bool { return w.stage == fresh && waiting.fills(w.most) }
-	for i := slices.IndexFunc(waiting.waiters, filled); i >= 0; i = slices.IndexFunc(waiting.waiters, filled) {
-		k.refuse(waiting.waiters[i], waiting.waiters[i].claim.Limit, step.SourceCache)
+func (k *Keeper) refuseIfFilled(entry *entry) {
+	// A refusal takes its waiter out of the list, or leaves it there as one that stands in line.
+	for _, w := range slices.Clone(entry.waiters) {
+		if w.stage == fresh && entry.fills(w.most) {
+			k.refuse(w, w.claim.Limit, step.SourceCache)
+		}
 	}
 }
 
@@ -112,8 +124,11 @@ func (k *Keeper) refuseIfFilled(waiting *entry) {
 // wait as it does.
 func (e *entry) group() (group []*waiter) {
 	for _, w := range e.waiters {
-		if w.stage == fresh && len(group) < mergeSize &&
-			(len(group) == 0 || w.most == group[0].most && (w.claim.Queue > 0) == (group[0].claim.Queue > 0)) {
+		if w.stage != fresh || len(group) == mergeSize {
+			continue
+		}
+		// A statement has one limit, and says whether those for whom it asks stand in line.
+		if len(group) == 0 || w.most == group[0].most && w.waits() == group[0].waits() {
 			w.stage = asked
 			group = append(group, w)
 		}
@@ -132,14 +147,16 @@ func (k *Keeper) grant(asked *request) {
 			k.hold(w, w.claim.Limit, step.SourceStore)
 			continue
 		}
-		if slices.ContainsFunc(entry.dead, func(id string) bool { return !slices.Contains(asked.Drop, id) }) {
-			w.stage = fresh // the answer counts them; the next statement deletes their fields
+		// The answer counts slots of the dead, unless the statement has deleted their fields. The next one does.
+		countsDead := slices.ContainsFunc(entry.deadIDs, func(id string) bool { return !slices.Contains(asked.Drop, id) })
+		if countsDead {
+			w.stage = fresh
 			continue
 		}
 		if !asked.Waits {
-			entry.refused = asked.made
+			entry.refusalAt = asked.askedAt
 		}
-		if entry.others > 0 {
+		if entry.othersHeld > 0 {
 			k.watch()
 		}
 		k.refuse(w, w.claim.Limit, step.SourceStore)
@@ -150,8 +167,9 @@ func (k *Keeper) grant(asked *request) {
 func (k *Keeper) hold(w *waiter, limit int64, source step.Source) {
 	entry := w.entry
 	entry.held++
-	entry.served = time.Now()
-	k.answer(w, slots.Grant{Hold: &hold{k, entry, w.name, k.process.lost}, Held: entry.held + entry.others, Limit: limit, Source: source}, nil)
+	entry.servedAt = time.Now()
+	held := &hold{k, entry, w.name, k.process.lost}
+	k.answer(w, slots.Grant{Hold: held, Held: entry.held + entry.othersHeld, Limit: limit, Source: source}, nil)
 }
 
 // refuse refuses a slot: the waiter is parked, if there is a place in line.
@@ -164,24 +182,31 @@ func (k *Keeper) refuse(w *waiter, limit int64, source step.Source) {
 			return
 		}
 		if standing == 0 {
-			entry.served = time.Now()
+			entry.servedAt = time.Now()
 		}
 		w.stands = true
 	}
 	w.stage = parked
 	k.asking--
 	if entry.poll == nil && !entry.fills(w.most) { // else a release of this process wakes it
-		least := minPoll
-		if entry.held > 0 {
-			least *= 2 // releases of this process wake it, too
-		}
-		entry.poll = time.AfterFunc(jitter(min(max(time.Since(entry.served)/4, least), maxPoll)), func() {
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			entry.poll = nil
-			k.wake(entry)
-		})
+		k.poll(entry)
 	}
+}
+
+// poll has those who stand in line ask again after a pause: nobody tells this process what others release. The longer
+// nobody was served, the longer the pause.
+func (k *Keeper) poll(entry *entry) {
+	least := minPoll
+	if entry.held > 0 {
+		least *= 2 // releases of this process wake them, too
+	}
+	pause := min(max(time.Since(entry.servedAt)/4, least), maxPoll)
+	entry.poll = time.AfterFunc(jitter(pause), func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		entry.poll = nil
+		k.wake(entry)
+	})
 }
 
 // standing returns how many stand in line.
@@ -195,14 +220,14 @@ func (e *entry) standing() (n int) {
 }
 
 // wake has those who stand in line ask again.
-func (k *Keeper) wake(waiting *entry) {
-	for _, w := range waiting.waiters {
+func (k *Keeper) wake(entry *entry) {
+	for _, w := range entry.waiters {
 		if w.stage == parked {
 			w.stage = fresh
 			k.asking++
 		}
 	}
-	k.state(waiting)
+	k.state(entry)
 }
 
 // answer ends the wait of a waiter.
@@ -210,7 +235,7 @@ func (k *Keeper) answer(w *waiter, grant slots.Grant, err error) {
 	if w.stage != parked {
 		k.asking--
 	}
-	w.entry.waiters = slices.DeleteFunc(w.entry.waiters, func(v *waiter) bool { return v == w })
+	w.entry.waiters = slices.DeleteFunc(w.entry.waiters, func(other *waiter) bool { return other == w })
 	w.answer(grant, err)
 }
 
@@ -221,7 +246,9 @@ func (k *Keeper) giveUp(w *waiter, cause error) {
 	switch {
 	case w.answered():
 	case w.stands:
-		k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: w.claim.Limit, Source: step.SourceStore, Cause: cause})
+		k.answer(w, slots.Grant{}, &slots.FullError{
+			Name: w.claim.Name, Limit: w.claim.Limit, Source: step.SourceStore, Cause: cause,
+		})
 	case w.claim.Queue > 0:
 		k.answer(w, slots.Grant{}, unavailable(cause))
 	default:
@@ -230,27 +257,28 @@ func (k *Keeper) giveUp(w *waiter, cause error) {
 }
 
 // refuseAll ends the wait of all.
-func (k *Keeper) refuseAll(waiting *entry, err error) {
-	for len(waiting.waiters) > 0 {
-		k.answer(waiting.waiters[0], slots.Grant{}, err)
+func (k *Keeper) refuseAll(entry *entry, err error) {
+	for len(entry.waiters) > 0 {
+		k.answer(entry.waiters[0], slots.Grant{}, err)
 	}
 }
 
 // decide decides for all who are ready, while the server is away.
-func (k *Keeper) decide(waiting *entry, err error) {
-	for _, w := range slices.Clone(waiting.waiters) {
+func (k *Keeper) decide(entry *entry, err error) {
+	for _, w := range slices.Clone(entry.waiters) {
 		if w.stage == fresh {
 			k.decideOne(w, err)
 		}
 	}
 }
 
+// decideOne decides for one, by the Failure: this process has a share of the limit, or what the others have left by the
+// last answer, if that is not old.
 func (k *Keeper) decideOne(w *waiter, err error) {
 	entry := w.entry
 	limit := w.claim.Limit
-	source := step.SourceLocal
-	others := int64(0)
-	n := int64(k.config.Servers)
+	othersHeld := int64(0)
+	servers := int64(k.config.Servers)
 	switch {
 	case k.config.Failure == outage.FailClosed:
 		k.answer(w, slots.Grant{}, unavailable(err))
@@ -258,16 +286,18 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 	case k.config.Failure == outage.FailOpen:
 		k.hold(w, limit, step.SourceOpen)
 		return
-	case n > 1:
-		limit = (limit + n - 1) / n
-	case time.Since(entry.asked) < k.config.TTL:
-		others = entry.others
+	case servers > 1:
+		limit = (limit + servers - 1) / servers
+	case time.Since(entry.othersAskAt) < k.config.TTL:
+		othersHeld = entry.othersHeld
 	}
-	if entry.held+others < limit+w.most-w.claim.Limit {
-		k.hold(w, limit, source)
+	oneMore := w.most - w.claim.Limit
+	if entry.held+othersHeld < limit+oneMore {
+		k.hold(w, limit, step.SourceLocal)
 	} else {
-		k.refuse(w, limit, source)
+		k.refuse(w, limit, step.SourceLocal)
 	}
 }
 
+// unavailable returns the error that says why nobody has decided.
 func unavailable(reason error) error { return fmt.Errorf("%w: %w", slots.ErrUnavailable, reason) }

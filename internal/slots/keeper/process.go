@@ -28,23 +28,24 @@ type process struct {
 	id         string // the incarnation
 	registered bool
 	lost       chan struct{} // closed when the process was taken for dead
-	acked      time.Time     // when the last beat that was answered was sent
+	ackedAt    time.Time     // when the last beat that was answered was sent
 	failure    error         // of the last beat; nil if it was answered
 	beating    bool
 	beats      int64           // that were answered
 	clock      int64           // the fleet's time
-	watching   int64           // the fleet's time until which it beats though it has no entries
+	watchEnd   int64           // the fleet's time until which it beats though it has no entries
 	servers    string          // Beat.Servers
 	dead       map[string]bool // incarnations
 	seen       map[string]bool // incarnations that others may not know
 	former     []string        // the last incarnations of this process
 }
 
+// newID returns the name of an incarnation: random, so that no two processes have the same.
 func newID() string { return rand.Text()[:16] }
 
 // member reports whether slots may be acquired.
 func (k *Keeper) member() bool {
-	return k.process.registered && time.Since(k.process.acked) <= k.config.TTL
+	return k.process.registered && time.Since(k.process.ackedAt) <= k.config.TTL
 }
 
 // startBeats makes sure that beats are sent.
@@ -67,19 +68,14 @@ func (k *Keeper) beatNow() {
 func (k *Keeper) beatOn() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	p := &k.process
+	process := &k.process
 	for {
-		b := &Beat{ID: p.id, Register: !p.registered, TTL: k.config.TTL, Step: k.config.TTL / beatsInTTL * 11 / 10}
-		for id := range p.seen {
-			b.Seen = append(b.Seen, id)
-		}
-		p.seen = nil
+		beat := k.beat()
 		k.mu.Unlock()
 		sent := time.Now()
 		var err error
-		stopped := run(min(max(k.config.Timeout, k.config.retry()), k.config.TTL/beatsInTTL), func(ctx context.Context) {
-			err = k.transport.Beat(ctx, b)
-		})
+		timeout := min(max(k.config.Timeout, k.config.retry()), k.config.TTL/beatsInTTL)
+		stopped := run(timeout, func(ctx context.Context) { err = k.transport.Beat(ctx, beat) })
 		k.mu.Lock()
 		if errors.Is(err, ErrGone) {
 			k.unanswered(err)
@@ -88,15 +84,15 @@ func (k *Keeper) beatOn() {
 		var pause time.Duration
 		switch {
 		case err == nil:
-			pause = k.answeredBeat(b, sent)
+			pause = k.answeredBeat(beat, sent)
 		case !stopped:
 			pause = k.config.retry()
 			k.unanswered(err)
 		}
 		k.tell()
-		if len(k.entries) == 0 && p.failure == nil && p.clock >= p.watching {
-			// The incarnation dies of itself. Another one is not taken for dead because nothing was held.
-			*p = process{id: newID(), lost: p.lost}
+		isIdle := len(k.entries) == 0 && process.clock >= process.watchEnd
+		if isIdle && process.failure == nil {
+			k.leave()
 			return
 		}
 		k.mu.Unlock()
@@ -108,6 +104,25 @@ func (k *Keeper) beatOn() {
 	}
 }
 
+// beat returns the next beat. Its step is a tenth longer than the pause between two, so that the fleet's time keeps up
+// with that of clocks even if some beats are late.
+func (k *Keeper) beat() *Beat {
+	next := &Beat{
+		ID: k.process.id, Register: !k.process.registered,
+		TTL: k.config.TTL, Step: k.config.TTL / beatsInTTL * 11 / 10,
+	}
+	for id := range k.process.seen {
+		next.Seen = append(next.Seen, id)
+	}
+	k.process.seen = nil
+	return next
+}
+
+// leave goes outside. The incarnation dies of itself. Another one is not taken for dead because nothing was held.
+func (k *Keeper) leave() {
+	k.process = process{id: newID(), lost: k.process.lost}
+}
+
 // Watch has this process beat until those that have stated slots until now have beaten again, or are dead.
 func (k *Keeper) Watch() {
 	k.mu.Lock()
@@ -116,21 +131,22 @@ func (k *Keeper) Watch() {
 }
 
 func (k *Keeper) watch() {
-	k.process.watching = math.MaxInt64 // the next beat that is answered says what the time is
+	k.process.watchEnd = math.MaxInt64 // the next beat that is answered says what the time is
 	k.startBeats()
 }
 
 // tell has Config.Changed told that the server is away or back, by a goroutine of its own: no beat waits for it.
 func (k *Keeper) tell() {
-	if k.config.Changed == nil || k.telling || (k.reason() == nil) == (k.told == nil) {
+	isNews := (k.reason() == nil) != (k.lastReason == nil)
+	if k.config.Changed == nil || k.telling || !isNews {
 		return
 	}
 	k.telling = true
 	go func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		for reason := k.reason(); (reason == nil) != (k.told == nil); reason = k.reason() {
-			k.told = reason
+		for reason := k.reason(); (reason == nil) != (k.lastReason == nil); reason = k.reason() {
+			k.lastReason = reason
 			k.mu.Unlock()
 			k.config.Changed(reason)
 			k.mu.Lock()
@@ -150,12 +166,15 @@ func (k *Keeper) unanswered(err error) {
 // answeredBeat applies the reply of a beat, and returns the time from that beat to the next.
 func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
 	process := &k.process
-	silent := process.registered && sent.Sub(process.acked) > k.config.TTL
-	forgotten := b.Clock < process.clock || b.Servers != process.servers && b.Servers != "" && process.servers != "" || silent && b.Servers == ""
+	silent := process.registered && sent.Sub(process.ackedAt) > k.config.TTL
+	// Its clock goes back if the server has lost something. Others may have taken a silent process for dead, and a
+	// server that was replaced meanwhile would not know that.
+	areOthers := b.Servers != process.servers && b.Servers != "" && process.servers != ""
+	forgotten := b.Clock < process.clock || areOthers || silent && b.Servers == ""
 	process.failure = nil
-	process.acked = sent
+	process.ackedAt = sent
 	process.clock = b.Clock
-	process.watching = min(process.watching, b.Clock+(b.TTL+b.Step).Microseconds()) // also if the clock has gone back
+	process.watchEnd = min(process.watchEnd, b.Clock+(b.TTL+b.Step).Microseconds()) // also if the clock has gone back
 	process.beats++
 	if b.Servers != "" {
 		process.servers = b.Servers
@@ -178,6 +197,7 @@ func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
 
 // rejoin takes a new incarnation. The old one is not beaten any more, and dies.
 func (k *Keeper) rejoin(lost bool) {
+	// What was stated under the old incarnation is stated under the new one, and the old fields are deleted with that.
 	process := &k.process
 	var held int64
 	for _, entry := range k.entries {
@@ -187,9 +207,9 @@ func (k *Keeper) rejoin(lost bool) {
 			continue
 		}
 		held += entry.held
-		entry.former = append(entry.former, process.id)
-		entry.known = false
-		entry.unclean = time.Time{} // nothing of the new incarnation is on its way
+		entry.formerIDs = append(entry.formerIDs, process.id)
+		entry.isAcked = false
+		entry.uncertainAt = time.Time{} // nothing of the new incarnation is on its way
 	}
 	if lost && held > 0 {
 		close(process.lost)
@@ -216,10 +236,11 @@ func (k *Keeper) sweep() {
 	}
 	probed := make(map[*shard]bool)
 	for _, entry := range k.entries {
-		age := k.process.beats - entry.changed
+		age := k.process.beats - entry.changeBeat
 		switch {
 		case k.forget(entry, age):
-		case entry.due(), age == confirmBeats, k.process.beats%sweepBeats == entry.sweep, entry.leftover(k), !probed[entry.shard]:
+		case entry.due(), age == confirmBeats, k.process.beats%sweepBeats == entry.sweepBeat,
+			entry.leftover(k), !probed[entry.shard]:
 			probed[entry.shard] = true
 			k.queue(entry)
 		}

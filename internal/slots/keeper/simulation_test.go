@@ -283,7 +283,7 @@ func (p *machine) Run(ctx context.Context, _ int, all []*Statement) error {
 func (p *machine) answered(s *Statement, landed time.Time) {
 	p.k.mu.Lock()
 	e := p.k.entries[entryKey{s.Name, s.Key}]
-	over := p.k.process.id != s.ID || e != nil && e.known && s.Found != e.acked // it will be
+	over := p.k.process.id != s.ID || e != nil && e.isAcked && s.Found != e.acked // it will be
 	p.k.mu.Unlock()
 	if s.Granted > 0 && over {
 		var st *stay

@@ -87,23 +87,24 @@ func (s *Statement) Read(reply []any) {
 	if found != "-" {
 		s.Found = ReadField(found, &p)
 	}
-	s.Granted, s.Others = next[int64](&p), next[int64](&p)
+	s.Granted = next[int64](&p)
+	s.Others = next[int64](&p)
 	s.Stale = s.Granted < 0
 	if s.Stale {
 		s.Granted = 0
 	}
 	for len(p.words) > 0 && p.err == nil {
 		text := next[string](&p)
-		i := strings.LastIndexByte(text, ':')
-		s.Holders = append(s.Holders, Holder{text[:max(i, 0)], p.parse(text[i+1:])})
+		colon := strings.LastIndexByte(text, ':')
+		s.Holders = append(s.Holders, Holder{text[:max(colon, 0)], p.parse(text[colon+1:])})
 	}
 	s.Err = p.err
 }
 
 // ReadField reads a field of a key's hash, without its mark.
-func ReadField(text string, p *parser) Field {
+func ReadField(text string, into *parser) Field {
 	numbers := strings.SplitN(text, ":", 3)
-	return Field{p.parse(numbers[0]), p.parse(numbers[min(1, len(numbers)-1)])}
+	return Field{into.parse(numbers[0]), into.parse(numbers[min(1, len(numbers)-1)])}
 }
 
 // ReadHolder reads a field of a key's hash as a Holder.
@@ -121,10 +122,13 @@ type Beat struct {
 	Step     time.Duration // by how much it may advance the fleet's time
 	Seen     []string      // incarnations that were seen in hashes
 
-	State   string   // live, dead or absent
-	Clock   int64    // the fleet's time, in microseconds
-	Dead    []string // all that are dead
-	Servers string   // identifies the servers and their histories: another text means that something may be lost; empty if unknown
+	State string   // live, dead or absent
+	Clock int64    // the fleet's time, in microseconds
+	Dead  []string // all that are dead
+
+	// Servers identifies the servers and their histories: another text means that something may be lost. It is empty if
+	// that is not known.
+	Servers string
 }
 
 // Args returns the arguments of the script. The instant is empty, except in tests.
@@ -139,7 +143,8 @@ func (b *Beat) Args(instant string) []any {
 // Read reads the reply of the script.
 func (b *Beat) Read(reply []any) error {
 	p := parser{words: reply}
-	b.State, b.Clock = next[string](&p), p.parse(next[string](&p))
+	b.State = next[string](&p)
+	b.Clock = p.parse(next[string](&p))
 	for len(p.words) > 0 {
 		b.Dead = append(b.Dead, next[string](&p))
 	}
@@ -156,18 +161,19 @@ type parser struct {
 }
 
 // next returns the next word.
-func next[T any](p *parser) (word T) {
-	ok := len(p.words) > 0
+func next[T any](from *parser) (word T) {
+	ok := len(from.words) > 0
 	if ok {
-		word, ok = p.words[0].(T)
-		p.words = p.words[1:]
+		word, ok = from.words[0].(T)
+		from.words = from.words[1:]
 	}
 	if !ok {
-		p.err = ErrReply
+		from.err = ErrReply
 	}
 	return word
 }
 
+// parse reads a number.
 func (p *parser) parse(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil && p.err == nil {
