@@ -142,8 +142,8 @@ func (r *reader) route(at yamltree.Place, text *routeText) *Route {
 
 // reached adds a fault if no request gets to a route, because those before it take them all.
 func (r *reader) reached(one *Route, before []*Route) {
-	// For each of its methods there may be another. Routes that share its hosts or paths are not looked for: whether they
-	// leave something over is much to compute, and seldom the mistake.
+	// For each of its methods there may be another. Routes that share its hosts or paths are not looked for: whether
+	// they leave something over is much to compute, and seldom the mistake.
 	parts := []*Route{one}
 	if len(one.methods) > 0 {
 		parts = nil
@@ -281,8 +281,8 @@ func validHost(text string) error {
 // methods are those that are registered, and those that programs for caches and devices have.
 var methods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK
 	MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PRI PROPFIND
-	PROPPATCH PUT QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
-	BAN M-SEARCH NOTIFY PURGE REFRESH SOURCE SUBSCRIBE UNSUBSCRIBE`)
+	PROPPATCH PUT QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF
+	VERSION-CONTROL BAN M-SEARCH NOTIFY PURGE REFRESH SOURCE SUBSCRIBE UNSUBSCRIBE`)
 
 // validMethod says what is wrong with a method, and what to write.
 func validMethod(text string) error {
