@@ -100,13 +100,15 @@ func nevers() map[string]never {
 		"behind its hosts":           {document: after("host: [a.example, B.example], ", "host: b.example, "), want: "4:5: it never applies"},
 		"behind its methods":         {document: after("method: [GET, POST], ", "method: HEAD, "), want: "4:5: it never applies"},
 		"the same route twice":       {document: after("path: /v1, ", "path: /v1, "), want: "4:5: it never applies"},
-		"no route for everything":    {document: "limits: {api: {plans: {free: sliding-log 2/minute}}}\nroutes:\n- {path: /v1, charge: []}\n", want: "3:3: no route is for everything", note: true},
-		"a part that is not there":   {document: charge("limit: api, key: 'path:tenant'"), want: "4:33: the path of the route has no part of that name"},
-		"the host as a header":       {document: charge("limit: api, key: 'header:Host'"), want: "give each host a route"},
-		"a plan as a text":           {document: charge("limit: api, key: address, plan: gold"), want: "header:NAME"},
-		"slots for a limit":          {document: charge("limit: open, key: address"), want: "4:23: there is no such limit"},
-		"a network with asterisks":   {document: "trusted: ['10.*']\n" + charge("limit: api, key: address"), want: "1:11: "},
-		"every proxy":                {document: "trusted: [0.0.0.0/0]\n" + charge("limit: api, key: address"), want: "1:11: "},
+		"behind routes for its methods": {document: after("path: '/{rest...}', method: GET, charge: []}\n  - {path: /v1, method: [PUT, POST], ", "path: /v1, method: [POST, HEAD], "),
+			want: "5:5: it never applies: routes[0], in line 3, and routes[1], in line 4, are together for all its requests, and the first route that matches counts: write it before them"},
+		"no route for everything":  {document: "limits: {api: {plans: {free: sliding-log 2/minute}}}\nroutes:\n- {path: /v1, charge: []}\n", want: "3:3: no route is for everything", note: true},
+		"a part that is not there": {document: charge("limit: api, key: 'path:tenant'"), want: "4:33: the path of the route has no part of that name"},
+		"the host as a header":     {document: charge("limit: api, key: 'header:Host'"), want: "give each host a route"},
+		"a plan as a text":         {document: charge("limit: api, key: address, plan: gold"), want: "header:NAME"},
+		"slots for a limit":        {document: charge("limit: open, key: address"), want: "4:23: there is no such limit"},
+		"a network with asterisks": {document: "trusted: ['10.*']\n" + charge("limit: api, key: address"), want: "1:11: "},
+		"every proxy":              {document: "trusted: [0.0.0.0/0]\n" + charge("limit: api, key: address"), want: "1:11: "},
 
 		"a domain in two files":          {files: []string{domain("key: a" + rate), domain("key: b" + rate)}, want: `b.yaml:1:1: the domain "d" is there twice: with -merge-domains`},
 		"a file and the document":        {document: "rls: [{domain: d, descriptors: [{key: a" + rate + "}]}]", files: []string{domain("key: b" + rate)}, want: "a.yaml:1:1: the domain"},
@@ -193,6 +195,8 @@ func TestNotNever(t *testing.T) {
 	for _, document := range []string{
 		route("path: '/v1/users:batch'"), route("path: /v1/a.b~c+d@e"), route("method: [GET, M-SEARCH, PROPFIND]"), route("host: [localhost, a_b.example, '2001:db8::1', 10.0.0.1]"),
 		after("path: /v1, ", "path: '/v1/{a}', "), after("method: GET, ", "method: [HEAD, POST], "), after("host: a.example, ", "path: /v1, "), after("path: '/v1/{a}', ", "path: '/v1/{a...}', "),
+		after("method: GET, charge: []}\n  - {method: [POST, PUT], ", "method: [GET, POST, PUT, PATCH], "), after("method: GET, charge: []}\n  - {method: POST, ", "path: /v1, "),
+		after("path: /v1, method: GET, charge: []}\n  - {path: '/v1/{a}', method: POST, ", "path: /v1, method: [GET, POST], "),
 		after("path: '/V1', ", "path: /v1, "), after("path: '/{a}/{b}', ", "path: '/{a...}', method: GET, "),
 	} {
 		if code, _, said := command(t, nil, "check", write(t, document)); code != 0 || said != "" {

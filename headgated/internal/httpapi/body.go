@@ -34,6 +34,8 @@ type body struct {
 
 // decode reads the body of a request, of that many bytes at most, by a function.
 func decode(w http.ResponseWriter, r *http.Request, maxBytes int64, read func(*body)) error {
+	// Browsers send other types to any site without asking first, so the type keeps their pages out. Nearly all
+	// programs send it without parameters, and then it need not be parsed.
 	kind := r.Header.Get("Content-Type")
 	if kind != "application/json" {
 		kind, _, _ = mime.ParseMediaType(kind)
@@ -54,7 +56,8 @@ func readAll(w http.ResponseWriter, r *http.Request, maxBytes int64) ([]byte, er
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return nil, &callError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body has more than %d bytes", maxBytes)}
+		detail := fmt.Sprintf("the body has more than %d bytes", maxBytes)
+		return nil, &callError{http.StatusRequestEntityTooLarge, detail}
 	case err != nil:
 		return nil, bad("the body does not arrive")
 	}
@@ -63,6 +66,7 @@ func readAll(w http.ResponseWriter, r *http.Request, maxBytes int64) ([]byte, er
 
 // parse reads a text by a function.
 func parse(text []byte, read func(*body)) error {
+	// What is not UTF-8 would be replaced by one character, so that different keys became one.
 	if !utf8.Valid(text) {
 		return bad("the body is not UTF-8")
 	}
@@ -85,7 +89,8 @@ func (b *body) fail(fault string) {
 	}
 }
 
-// peek skips white space, and returns the byte that is next, or 0 at the end.
+// peek skips white space, and returns the byte that is next, or 0 at the end. A zero that is in the text is valid
+// nowhere outside of a string, so nobody needs to tell the two apart.
 func (b *body) peek() byte {
 	for ; b.next < len(b.text); b.next++ {
 		switch b.text[b.next] {
@@ -121,6 +126,7 @@ func (b *body) object(names ...string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		var seen uint // a bit for each name
 		for range b.items('{', '}', "is not an object") {
+			// A name is compared without its escapes: one that is written in two ways is there twice.
 			index := slices.Index(names, b.string())
 			switch {
 			case b.fault != "":
@@ -161,7 +167,8 @@ func (b *body) list() iter.Seq[int] {
 	}
 }
 
-// items yields as often as there are items between two brackets.
+// items yields as often as there are items between two brackets. It ends after a fault, so that who ranges need not
+// look for one.
 func (b *body) items(begin, end byte, otherwise string) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if !b.take(begin) {
@@ -186,6 +193,7 @@ func (b *body) string() string {
 		b.fail("is not a string")
 		return ""
 	}
+	// Whatever is behind a backslash belongs to it, also a quote. Whether it is an escape is seen later.
 	begin := b.next
 	escaped := false
 	for ; b.next < len(b.text) && b.text[b.next] != '"'; b.next++ {
@@ -199,7 +207,8 @@ func (b *body) string() string {
 		return ""
 	}
 	b.next++
-	// Most strings are what they look like. Package json knows the rest, but for halves of characters, which it replaces.
+	// Most strings are what they look like. Package json knows the rest, but for halves of characters, which it
+	// replaces.
 	written := b.text[begin-1 : b.next]
 	if !escaped && slices.IndexFunc(written, func(c byte) bool { return c < ' ' }) < 0 {
 		return string(b.text[begin : b.next-1])

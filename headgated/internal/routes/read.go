@@ -2,6 +2,7 @@ package routes
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"regexp"
@@ -123,7 +124,8 @@ func (r *reader) route(at yamltree.Place, text *routeText) *Route {
 	}
 	// With a host or a method that is at fault it would seem to match all of them.
 	to.faulty = to.faulty || len(to.hosts) < len(text.Host) || len(to.methods) < len(text.Method)
-	if text.Host != nil && len(text.Host) == 0 || text.Method != nil && len(text.Method) == 0 {
+	isEmpty := func(list yamltree.Texts) bool { return list != nil && len(list) == 0 }
+	if isEmpty(text.Host) || isEmpty(text.Method) {
 		r.At(at, "a list of it is empty")
 	}
 	switch {
@@ -138,17 +140,36 @@ func (r *reader) route(at yamltree.Place, text *routeText) *Route {
 	return to
 }
 
-// reached adds a fault if no request gets to a route, because one before it takes them all.
+// reached adds a fault if no request gets to a route, because those before it take them all.
 func (r *reader) reached(one *Route, before []*Route) {
-	// Routes that have it all together are not looked for: one alone is the mistake that people make.
-	for _, first := range before {
-		if first.faulty || one.faulty || !first.covers(one) {
-			continue
-		}
-		r.At(one.Place, "it never applies: %s, in line %d, is for all its requests, and the first route that matches "+
-			"counts: write it before that one", first.Name, first.Place.Line)
-		return
+	// For each of its methods there may be another. Routes that share its hosts or paths are not looked for: whether
+	// they leave something over is much to compute, and seldom the mistake.
+	parts := []*Route{one}
+	if len(one.methods) > 0 {
+		parts = nil
 	}
+	for _, method := range one.methods {
+		parts = append(parts, &Route{hosts: one.hosts, methods: []string{method}, path: one.path})
+	}
+	var takers []string
+	for _, part := range parts {
+		covers := func(first *Route) bool { return !one.faulty && !first.faulty && first.covers(part) }
+		i := slices.IndexFunc(before, covers)
+		if i < 0 {
+			return
+		}
+		takers = append(takers, fmt.Sprintf("%s, in line %d,", before[i].Name, before[i].Place.Line))
+	}
+	slices.Sort(takers)
+	takers = slices.Compact(takers)
+	verb := "is"
+	those := "that one"
+	if len(takers) > 1 {
+		verb = "are together"
+		those = "them"
+	}
+	r.At(one.Place, "it never applies: %s %s for all its requests, and the first route that matches counts: "+
+		"write it before %s", strings.Join(takers, " and "), verb, those)
 }
 
 // last notes that requests may have no route.
@@ -260,8 +281,8 @@ func validHost(text string) error {
 // methods are those that are registered, and those that programs for caches and devices have.
 var methods = strings.Fields(`ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK
 	MERGE MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PRI PROPFIND
-	PROPPATCH PUT QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL
-	BAN M-SEARCH NOTIFY PURGE REFRESH SOURCE SUBSCRIBE UNSUBSCRIBE`)
+	PROPPATCH PUT QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF
+	VERSION-CONTROL BAN M-SEARCH NOTIFY PURGE REFRESH SOURCE SUBSCRIBE UNSUBSCRIBE`)
 
 // validMethod says what is wrong with a method, and what to write.
 func validMethod(text string) error {

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // readings returns the segments of a path as servers read it. Nobody knows which server the application has, and
@@ -13,10 +14,12 @@ import (
 // only once:
 //
 //   - What separates segments: a slash, also one that is encoded, where servers decode first; and a backslash.
-//   - What is no part of a segment's name: parameters behind a semicolon, before or after it is decoded.
+//   - What is no part of a segment's name: parameters behind a semicolon, before or after it is decoded; or all behind
+//     the first semicolon, which begins the query, as in Fastify 4.
 //   - What dots do: they go up, before or after they are decoded, or are names.
 //   - What empty segments are: nothing, or segments.
 //   - What a line break at the end is: nothing, where "$" of a regular expression ends the path.
+//   - What bytes that are not UTF-8 are: nothing, as in Bottle.
 func readings(uri *url.URL) [][]string {
 	if isPlain(uri) {
 		path := strings.Trim(uri.Path, "/")
@@ -29,7 +32,8 @@ func readings(uri *url.URL) [][]string {
 	// RawPath is what was sent, unless that is how Path is always written. EscapedPath alone would write a path anew in
 	// which something is not escaped that should be, and lose its encoded slashes.
 	sent := cmp.Or(uri.RawPath, uri.EscapedPath())
-	for _, text := range distinct(sent, withoutParameters(sent)) {
+	beforeQuery, _, _ := strings.Cut(sent, ";")
+	for _, text := range distinct(sent, withoutParameters(sent), beforeQuery) {
 		split := strings.Split(strings.TrimPrefix(text, "/"), "/")
 		names := decoded(split)
 		all.addEach(names)
@@ -54,13 +58,13 @@ func distinct(texts ...string) []string {
 func isPlain(uri *url.URL) bool {
 	path := uri.Path
 	odd := strings.ContainsAny(path, ";\\\n") || strings.Contains(path, "/.") || strings.Contains(path, "//")
-	return uri.RawPath == "" && !odd
+	return uri.RawPath == "" && !odd && utf8.ValidString(path)
 }
 
 // A readingSet is readings, each once.
 type readingSet [][]string
 
-// add adds a reading, and that of servers to which a line break at its end is nothing.
+// add adds a reading, and those of servers to which a line break at its end, or bytes that are not UTF-8, are nothing.
 func (s *readingSet) add(path []string) {
 	if slices.ContainsFunc(*s, func(other []string) bool { return slices.Equal(path, other) }) {
 		return
@@ -72,6 +76,11 @@ func (s *readingSet) add(path []string) {
 		shorter[last] = strings.TrimSuffix(path[last], "\n")
 		s.add(shorter)
 	}
+	valid := slices.Clone(path)
+	for i, name := range path {
+		valid[i] = strings.ToValidUTF8(name, "")
+	}
+	s.add(valid)
 }
 
 // addEach adds names as they are, and with what empty ones and dots may mean.
