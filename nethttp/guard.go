@@ -79,12 +79,12 @@ func (g *Guard) passage(admission *engine.Admission) *passage {
 	}
 	all := &struct {
 		passage
-		verdict Verdict
-		at      *engine.Admission
+		verdict     Verdict
+		admissionAt *engine.Admission
 	}{passage: passage{guard: g, admission: *admission}}
-	all.at = &all.admission
+	all.admissionAt = &all.admission
 	all.passage.verdict = &all.verdict
-	all.verdict.fill(&all.at, false)
+	all.verdict.fill(&all.admissionAt, false)
 	return &all.passage
 }
 
@@ -92,7 +92,7 @@ func (g *Guard) passage(admission *engine.Admission) *passage {
 type passageContext struct {
 	context.Context
 
-	at **passage
+	passage **passage
 }
 
 type passageKey struct{}
@@ -100,7 +100,7 @@ type passageKey struct{}
 // Value implements [context.Context].
 func (c *passageContext) Value(key any) any {
 	if key == (passageKey{}) {
-		return *c.at
+		return *c.passage
 	}
 	return c.Context.Value(key)
 }

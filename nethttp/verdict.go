@@ -43,11 +43,11 @@ type Verdict struct {
 func verdict(admission *engine.Admission, observeOnly bool) *Verdict {
 	all := &struct {
 		Verdict
-		admission engine.Admission
-		at        *engine.Admission
+		admission   engine.Admission
+		admissionAt *engine.Admission
 	}{admission: *admission}
-	all.at = &all.admission
-	all.fill(&all.at, observeOnly)
+	all.admissionAt = &all.admission
+	all.fill(&all.admissionAt, observeOnly)
 	return &all.Verdict
 }
 

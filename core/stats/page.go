@@ -117,7 +117,7 @@ func (v *view) limiter(counts *groupCounts) {
 		v.Rows = append(v.Rows, row{
 			Name: counts.Name, Policy: t.policy, Text: v.texts[k],
 			Rate: v.rates.rate(counts.Name, t, v.At), Trial: t.tried(v.At),
-			Admitted: grouped(t.admitted), Refused: t.share(), Failed: "–", Last: ago(v.At, t.last),
+			Admitted: grouped(t.admitted), Refused: t.share(), Failed: "–", Last: ago(v.At, t.lastRefused),
 		})
 		delete(v.texts, k)
 	}

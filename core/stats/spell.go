@@ -14,19 +14,19 @@ const quiet = time.Minute
 
 // A spell is a time in which refusals follow each other within a minute.
 type spell struct {
-	since   atomic.Int64 // nanoseconds since 1970; 0 before the first refusal
-	last    atomic.Int64
-	logging atomic.Bool // a record is to be written within a second
-	mu      sync.Mutex  // while one is written
+	startNanos atomic.Int64 // nanoseconds since 1970; 0 before the first refusal
+	lastNanos  atomic.Int64
+	logging    atomic.Bool // a record is to be written within a second
+	mu         sync.Mutex  // while one is written
 }
 
 // extend notes a refusal, which has been counted.
 func (g *group) extend(now time.Time) {
 	s := &g.spell
 	// Many goroutines may do this at once. It does not matter which of them begins the spell.
-	last := s.last.Swap(now.UnixNano())
+	last := s.lastNanos.Swap(now.UnixNano())
 	if now.UnixNano()-last > int64(quiet) {
-		s.since.Store(now.UnixNano())
+		s.startNanos.Store(now.UnixNano())
 	}
 	if g.stats.config.Logger == nil || s.logging.Load() { // to load it takes less time than to swap it
 		return
@@ -57,7 +57,7 @@ func (g *group) log() {
 	attrs := []slog.Attr{
 		slog.String(g.kind, g.name),
 		slog.Uint64("refused", total),
-		slog.Time("since", time.Unix(0, g.spell.since.Load())),
+		slog.Time("since", time.Unix(0, g.spell.startNanos.Load())),
 	}
 	if g.kind == "limiter" {
 		attrs = append(attrs, slog.Group("policies", each...))
@@ -68,13 +68,13 @@ func (g *group) log() {
 
 // times returns since when there are refusals, and when the last was. Since is zero if there was none for a minute.
 func (s *spell) times(now time.Time) (since, last time.Time) {
-	at := s.last.Load()
+	at := s.lastNanos.Load()
 	if at == 0 {
 		return since, last
 	}
 	last = time.Unix(0, at)
 	if now.Sub(last) <= quiet {
-		since = time.Unix(0, s.since.Load())
+		since = time.Unix(0, s.startNanos.Load())
 	}
 	return since, last
 }

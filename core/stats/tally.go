@@ -11,7 +11,7 @@ import (
 type tally struct {
 	policy                                      string
 	admitted, refused, trial, withdrawn, failed uint64
-	last, lastTrial                             time.Time
+	lastRefused, lastTrial                      time.Time
 }
 
 // tallies returns one for each policy, in their order, and the sum of all.
@@ -36,7 +36,7 @@ func (t *tally) add(c *count) {
 		t.admitted += c.Charges
 	case refused:
 		t.refused += c.Charges
-		t.last = later(t.last, c.Last)
+		t.lastRefused = later(t.lastRefused, c.Last)
 	case trial:
 		t.trial += c.Charges
 		t.lastTrial = later(t.lastTrial, c.Last)
@@ -108,8 +108,8 @@ const ratesOver = 10 * time.Second
 
 // rates keeps what was counted at two times, so that rates are those of a short time while somebody looks.
 type rates struct {
-	mu         sync.Mutex
-	old, young *earlier
+	mu           sync.Mutex
+	older, newer *earlier
 }
 
 // since returns that with which the counts are to be compared, and keeps the counts.
@@ -118,19 +118,19 @@ func (h *rates) since(n *snapshot) *earlier {
 	defer h.mu.Unlock()
 	// The first page has the rates since the beginning. Then the old counts are those of 10 to 20 seconds ago, if
 	// somebody looks so often: younger ones make rates that jump, and older ones hide what is going on now.
-	if h.young == nil {
-		h.young = &earlier{time: n.Since}
-		h.old = h.young
+	if h.newer == nil {
+		h.newer = &earlier{time: n.Since}
+		h.older = h.newer
 	}
-	if n.At.Sub(h.young.time) >= ratesOver {
-		h.old = h.young
-		h.young = &earlier{n.At, make(map[part]tally)}
+	if n.At.Sub(h.newer.time) >= ratesOver {
+		h.older = h.newer
+		h.newer = &earlier{n.At, make(map[part]tally)}
 		for _, counts := range n.Limiters {
 			each, _ := tallies(counts.Counts)
 			for _, t := range each {
-				h.young.tallies[part{counts.Name, t.policy}] = t
+				h.newer.tallies[part{counts.Name, t.policy}] = t
 			}
 		}
 	}
-	return h.old
+	return h.older
 }

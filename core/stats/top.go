@@ -52,8 +52,8 @@ func (s *Stats) shown(key string) string {
 // A top counts the keys that are refused most, in periods that begin with a refusal: what was refused long ago must not
 // hide what is refused now.
 type top struct {
-	mu            sync.Mutex
-	current, last *sketch
+	mu                sync.Mutex
+	current, previous *sketch
 }
 
 // add counts a refusal of a key.
@@ -77,11 +77,11 @@ func (t *top) add(seen *Stats, now time.Time, key string) {
 // turn ends a period that is over.
 func (t *top) turn(now time.Time) {
 	if t.current != nil && now.Sub(t.current.from) >= period {
-		t.last = t.current
+		t.previous = t.current
 		t.current = nil
 	}
-	if t.last != nil && now.Sub(t.last.from) >= 2*period {
-		t.last = nil
+	if t.previous != nil && now.Sub(t.previous.from) >= 2*period {
+		t.previous = nil
 	}
 }
 
@@ -93,8 +93,8 @@ func (t *top) read(now time.Time) (current, last *topKeys) {
 	if t.current != nil {
 		current = t.current.read(now)
 	}
-	if t.last != nil {
-		last = t.last.read(t.last.from.Add(period))
+	if t.previous != nil {
+		last = t.previous.read(t.previous.from.Add(period))
 	}
 	return current, last
 }

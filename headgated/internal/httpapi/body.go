@@ -26,10 +26,10 @@ import (
 // The functions that read a value leave a fault behind, instead of returning an error each: the first counts, and
 // nothing is read after it.
 type body struct {
-	text  []byte
-	next  int
-	fault string // the first; nothing is read after it
-	place string // of the fault, such as .charges[2].key
+	text     []byte
+	position int
+	fault    string // the first; nothing is read after it
+	place    string // of the fault, such as .charges[2].key
 }
 
 // decode reads the body of a request, of that many bytes at most, by a function.
@@ -73,7 +73,7 @@ func parse(text []byte, read func(*body)) error {
 	asked := &body{text: text}
 	read(asked)
 	asked.peek() // behind white space, nothing may be left
-	if asked.fault == "" && asked.next < len(text) {
+	if asked.fault == "" && asked.position < len(text) {
 		asked.fail("has something behind its end")
 	}
 	if asked.fault == "" {
@@ -92,11 +92,11 @@ func (b *body) fail(fault string) {
 // peek skips white space, and returns the byte that is next, or 0 at the end. A zero that is in the text is valid
 // nowhere outside of a string, so nobody needs to tell the two apart.
 func (b *body) peek() byte {
-	for ; b.next < len(b.text); b.next++ {
-		switch b.text[b.next] {
+	for ; b.position < len(b.text); b.position++ {
+		switch b.text[b.position] {
 		case ' ', '\t', '\r', '\n':
 		default:
-			return b.text[b.next]
+			return b.text[b.position]
 		}
 	}
 	return 0
@@ -107,17 +107,17 @@ func (b *body) take(wanted byte) bool {
 	if b.peek() != wanted {
 		return false
 	}
-	b.next++
+	b.position++
 	return true
 }
 
 // word skips a word, if it is next.
 func (b *body) word(wanted string) bool {
 	b.peek()
-	if !bytes.HasPrefix(b.text[b.next:], []byte(wanted)) {
+	if !bytes.HasPrefix(b.text[b.position:], []byte(wanted)) {
 		return false
 	}
-	b.next += len(wanted)
+	b.position += len(wanted)
 	return true
 }
 
@@ -194,24 +194,24 @@ func (b *body) string() string {
 		return ""
 	}
 	// Whatever is behind a backslash belongs to it, also a quote. Whether it is an escape is seen later.
-	begin := b.next
+	begin := b.position
 	escaped := false
-	for ; b.next < len(b.text) && b.text[b.next] != '"'; b.next++ {
-		if b.text[b.next] == '\\' {
+	for ; b.position < len(b.text) && b.text[b.position] != '"'; b.position++ {
+		if b.text[b.position] == '\\' {
 			escaped = true
-			b.next++
+			b.position++
 		}
 	}
-	if b.next >= len(b.text) {
+	if b.position >= len(b.text) {
 		b.fail("ends before it is whole")
 		return ""
 	}
-	b.next++
+	b.position++
 	// Most strings are what they look like. Package json knows the rest, but for halves of characters, which it
 	// replaces.
-	written := b.text[begin-1 : b.next]
+	written := b.text[begin-1 : b.position]
 	if !escaped && slices.IndexFunc(written, func(c byte) bool { return c < ' ' }) < 0 {
-		return string(b.text[begin : b.next-1])
+		return string(b.text[begin : b.position-1])
 	}
 	var value string
 	err := json.Unmarshal(written, &value)
@@ -224,11 +224,11 @@ func (b *body) string() string {
 // whole reads a whole number, without a fraction or an exponent.
 func (b *body) whole() int64 {
 	b.peek()
-	begin := b.next
-	for b.next < len(b.text) && strings.IndexByte("0123456789+-.eE", b.text[b.next]) >= 0 {
-		b.next++
+	begin := b.position
+	for b.position < len(b.text) && strings.IndexByte("0123456789+-.eE", b.text[b.position]) >= 0 {
+		b.position++
 	}
-	written := string(b.text[begin:b.next])
+	written := string(b.text[begin:b.position])
 	// A number that would be written in another way, such as 01, -0 or 1e3, is no unit, or is an error of the client.
 	number, err := strconv.ParseInt(written, 10, 64)
 	if err != nil || strconv.FormatInt(number, 10) != written {

@@ -269,7 +269,7 @@ func (k *Keeper) prepare(entry *entry) *request {
 		Drop:   slices.Concat(entry.formerIDs, entry.deadIDs),
 	}
 	if len(asked.waiters) > 0 {
-		asked.Limit = asked.waiters[0].most
+		asked.Limit = asked.waiters[0].bound
 		asked.Waits = asked.waiters[0].claim.Queue > 0
 	}
 	return asked

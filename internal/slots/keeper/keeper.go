@@ -101,10 +101,10 @@ func New(t Transport, config Config) *Keeper {
 
 // A hold is one slot that this process holds.
 type hold struct {
-	k     *Keeper
-	entry *entry
-	name  *openName
-	lost  <-chan struct{}
+	keeper *Keeper
+	entry  *entry
+	name   *openName
+	lost   <-chan struct{}
 }
 
 // Acquire acquires a slot, as [slots.Registry] says. While the server is away, the Failure of the Config decides.
@@ -115,7 +115,7 @@ func (k *Keeper) Acquire(ctx context.Context, claim slots.Acquisition) (slots.Gr
 	if claim.Limit <= 0 { // nobody has to be asked, and nothing is kept of the key
 		return slots.Grant{}, &slots.FullError{Name: claim.Name, Source: step.SourceStore}
 	}
-	w := &waiter{claim: claim, most: claim.Most(), done: make(chan struct{})}
+	w := &waiter{claim: claim, bound: claim.Most(), done: make(chan struct{})}
 	k.mu.Lock()
 	w.name = k.names[claim.Name]
 	if w.name == nil {
@@ -134,14 +134,14 @@ func (k *Keeper) Acquire(ctx context.Context, claim slots.Acquisition) (slots.Gr
 
 // Release implements [slots.Hold].
 func (h *hold) Release() {
-	h.k.mu.Lock()
-	defer h.k.mu.Unlock()
+	h.keeper.mu.Lock()
+	defer h.keeper.mu.Unlock()
 	if h.name.closed {
 		return
 	}
 	h.entry.held--
 	h.entry.refusalAt = time.Time{}
-	h.k.wake(h.entry)
+	h.keeper.wake(h.entry)
 }
 
 // Lost implements [slots.Hold].

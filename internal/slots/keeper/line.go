@@ -24,7 +24,7 @@ import (
 // when this process releases a slot of the key, and from time to time for those that others release.
 type waiter struct {
 	claim  slots.Acquisition
-	most   int64 // of the claim
+	bound  int64 // of the claim
 	name   *openName
 	entry  *entry
 	stage  stage
@@ -79,7 +79,7 @@ func (k *Keeper) ask(w *waiter) {
 	entry.waiters = append(entry.waiters, w)
 	k.asking++
 	reason := k.away(entry)
-	isKnown := entry.full(w.most) || w.claim.Queue > 0 && entry.behind(w)
+	isKnown := entry.full(w.bound) || w.claim.Queue > 0 && entry.behind(w)
 	switch {
 	case reason == nil && isKnown:
 		k.refuse(w, w.claim.Limit, step.SourceCache)
@@ -106,7 +106,7 @@ func (e *entry) fills(limit int64) bool { return min(e.held, e.acked.Count) >= l
 // behind reports whether somebody stands in line for whom a slot that would suit w suits, too.
 func (e *entry) behind(w *waiter) bool {
 	return slices.ContainsFunc(e.waiters, func(other *waiter) bool {
-		return other != w && other.stands && other.most >= w.most
+		return other != w && other.stands && other.bound >= w.bound
 	})
 }
 
@@ -114,7 +114,7 @@ func (e *entry) behind(w *waiter) bool {
 func (k *Keeper) refuseIfFilled(entry *entry) {
 	// A refusal takes its waiter out of the list, or leaves it there as one that stands in line.
 	for _, w := range slices.Clone(entry.waiters) {
-		if w.stage == fresh && entry.fills(w.most) {
+		if w.stage == fresh && entry.fills(w.bound) {
 			k.refuse(w, w.claim.Limit, step.SourceCache)
 		}
 	}
@@ -128,7 +128,7 @@ func (e *entry) group() (group []*waiter) {
 			continue
 		}
 		// A statement has one limit, and says whether those for whom it asks stand in line.
-		if len(group) == 0 || w.most == group[0].most && w.waits() == group[0].waits() {
+		if len(group) == 0 || w.bound == group[0].bound && w.waits() == group[0].waits() {
 			w.stage = asked
 			group = append(group, w)
 		}
@@ -188,7 +188,7 @@ func (k *Keeper) refuse(w *waiter, limit int64, source step.Source) {
 	}
 	w.stage = parked
 	k.asking--
-	if entry.poll == nil && !entry.fills(w.most) { // else a release of this process wakes it
+	if entry.poll == nil && !entry.fills(w.bound) { // else a release of this process wakes it
 		k.poll(entry)
 	}
 }
@@ -291,7 +291,7 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 	case time.Since(entry.othersAskAt) < k.config.TTL:
 		othersHeld = entry.othersHeld
 	}
-	oneMore := w.most - w.claim.Limit
+	oneMore := w.bound - w.claim.Limit
 	if entry.held+othersHeld < limit+oneMore {
 		k.hold(w, limit, step.SourceLocal)
 	} else {
