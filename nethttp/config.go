@@ -231,8 +231,8 @@ func (c *Config) validateRate(i int, shown map[string]bool) error {
 	return faults.Err()
 }
 
-// validateConcurrency returns what is wrong with a rule of slots, and adds their name. queues is how many rules up to this
-// one have a Queue.
+// validateConcurrency returns what is wrong with a rule of slots, and adds their name. queues is how many rules up to
+// this one have a Queue.
 func (c *Config) validateConcurrency(i int, shown map[string]bool, queues int) error {
 	rule := &c.Concurrency[i]
 	faults := engine.Faults{Where: fmt.Sprintf("Concurrency[%d]", i)}

@@ -25,7 +25,8 @@
 //	Cache-Control: no-store
 //	Content-Type: application/problem+json
 //
-//	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":429,"violated-policies":["api"]}
+//	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
+//	"title":"Quota Exceeded","status":429,"violated-policies":["api"]}
 //
 // Times are whole seconds, rounded up. No key is in a response. [Config].Fields chooses other fields, and
 // [Config].OnRefused another body.

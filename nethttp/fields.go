@@ -192,7 +192,8 @@ func (p *page) state(name string, left int64, next time.Duration, mayComeBack bo
 	p.comma()
 	p.text.WriteString(name)
 	p.number(";r=", left)
-	if next > 0 && next != core.Never && (left > 0 || !mayComeBack) {
+	isKnown := next > 0 && next != core.Never
+	if isKnown && (left > 0 || !mayComeBack) {
 		p.number(";t=", seconds(next))
 	}
 }

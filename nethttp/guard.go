@@ -171,7 +171,9 @@ func (p *passage) setCost(limiter *core.Limiter, units int64) (found bool) {
 	defer p.mu.Unlock()
 	for i := range p.guard.config.Rates {
 		of := &p.guard.config.Rates[i]
-		if !p.over && of.Limiter == limiter && (of.Cost != nil || of.Settle != nil) && p.costs[i] >= 0 {
+		takesCost := of.Cost != nil || of.Settle != nil
+		charged := !p.over && p.costs[i] >= 0
+		if charged && takesCost && of.Limiter == limiter {
 			p.costs[i] = units
 			found = true
 		}

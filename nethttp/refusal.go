@@ -24,7 +24,8 @@ func refuse(
 	page := takePage()
 	defer pages.Put(page)
 	page.fields(header, admission, prepared, fields)
-	// Each field has a value of its own, since a handler may change it. The room for all is taken at once, in less time.
+	// Each field has a value of its own, since a handler may change it. The room for all is taken at once, in less
+	// time.
 	values := page.take(5)
 	values[0] = "no-store"
 	values[1] = problem.Type

@@ -23,6 +23,7 @@ type Sample struct {
 
 // Families returns the counts, for exporters to other systems.
 func (s *Stats) Families() []Family {
+	// Keys are in no metric: their names would make a series each.
 	n := s.snapshot(false)
 	var m metrics
 	m.limiters(n.Limiters)

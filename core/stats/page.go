@@ -94,6 +94,7 @@ func (v *view) readTexts() {
 	if v.Limits == nil {
 		return
 	}
+	// Plans of a limiter may have policies of one name, which are counted together.
 	for _, policy := range v.Limits.Policies {
 		k := part{policy.Limiter, policy.Name}
 		before, ok := v.texts[k]
@@ -165,6 +166,7 @@ func (v *view) slots(counts *groupCounts) {
 
 // refusals adds who is refused.
 func (v *view) refusals(kind, verb string, counts *groupCounts, sum *tally) {
+	// What goes on now is a trouble. Who was refused is listed even when that is over.
 	of := kind + " “" + counts.Name + "”"
 	if !counts.RefusingSince.IsZero() {
 		v.Now = append(v.Now, trouble{

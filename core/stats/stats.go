@@ -65,12 +65,14 @@ type Stats struct {
 
 // New returns a Stats that has counted nothing.
 func New(config Config) *Stats {
+	// Names may be made of requests, as those of plans; so what is counted by names is bounded.
 	seen := &Stats{config: config, start: time.Now(), seed: maphash.MakeSeed(), hash: newHash()}
 	seen.limiters.init(maxNames, func(name string) *group { return newGroup(seen, "limiter", name) })
 	seen.slots.init(maxNames, func(name string) *group { return newGroup(seen, "slots", name) })
 	seen.observer.Backend(&store.Observer{
 		Decided: func(_ context.Context, event store.DecisionEvent) {
 			if event.Allowed {
+				// Most decisions admit, so this is done with as little as possible.
 				seen.policy(event.Limiter, event.Policy).admitted[event.Source].add(event.Units)
 			} else {
 				seen.notAdmitted(&event)

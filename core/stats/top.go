@@ -121,6 +121,7 @@ func newSketch(now time.Time) *sketch { return &sketch{from: now, index: make(ma
 // find returns the place of a key, and whether it is new there. The caller counts.
 func (k *sketch) find(hash uint64) (p *place, taken bool) {
 	k.total++
+	// Most refusals are of keys that have a place. To look for the smallest count takes longer than to count.
 	i, ok := k.index[hash]
 	switch {
 	case ok:

@@ -90,6 +90,7 @@ func plansDiff(was, is *Limit) (changes []Change) {
 		}
 	}
 	add("default", arrow(was.Default, is.Default), false)
+	// Numbers of slots have no policies, and nothing that starts fresh: what is held is held under any number.
 	for _, name := range names(was.Plans, is.Plans) {
 		oldPlan := was.Plans[name]
 		newPlan := is.Plans[name]
@@ -129,6 +130,7 @@ func byName(all []backend.Policy) map[string]backend.Policy {
 func startsFresh(before, after map[string]backend.Policy, name string) bool {
 	was, had := before[name]
 	is, has := after[name]
+	// A constant policy counts nothing, so nothing is lost with it.
 	counts := had && has && !was.Constant() && !is.Constant() // both do
 	return counts && was.Identity() != is.Identity()
 }

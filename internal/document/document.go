@@ -334,6 +334,7 @@ func (d *Document) Tables() (
 
 // table returns the table of one limit, with what a function says of each plan.
 func table[T any](limit *Limit, valueOf func(*Plan) T) *plans.Table[T] {
+	// The table has values of its own type, so that a request needs no look at plans.
 	values := make(map[string]T, len(limit.Plans))
 	for name, plan := range limit.Plans {
 		values[name] = valueOf(plan)

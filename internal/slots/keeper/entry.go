@@ -11,11 +11,11 @@ import (
 
 // An entry is what this process knows of a key. Its phases, and what changes them:
 //
-//	phase  | meaning                   | to be stated | sent in a batch | answered                  | failed
-//	-------|---------------------------|--------------|-----------------|---------------------------|-------------------
-//	idle   | nothing is on its way     | -> queued    |                 |                           |
-//	queued | is to be stated           |              | -> sent         |                           | -> idle: stalled
-//	sent   | a statement is on its way |              |                 | -> idle, or queued if due | -> idle, not known
+//	phase  | meaning               | to be stated | sent in a batch | answered                  | failed
+//	-------|-----------------------|--------------|-----------------|---------------------------|-------------------
+//	idle   | nothing is on its way | -> queued    |                 |                           |
+//	queued | is to be stated       |              | -> sent         |                           | -> idle: stalled
+//	sent   | a statement is sent   |              |                 | -> idle, or queued if due | -> idle, not known
 //
 // An entry is due if the server is not known to have what is held (differs), or if somebody is ready to ask. It stands
 // in a queue for each of these reasons, and is sent when it is the first in one. Beats have it stated again from time

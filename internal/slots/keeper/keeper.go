@@ -195,7 +195,8 @@ func (k *Keeper) owes(name string) bool {
 	defer k.mu.Unlock()
 	for _, entry := range k.entries {
 		isMeant := name == "" || name == entry.name
-		if isMeant && entry.held == 0 && (entry.differs() || entry.phase == sent) {
+		isOwed := entry.held == 0 && (entry.differs() || entry.phase == sent)
+		if isMeant && isOwed {
 			return true
 		}
 	}

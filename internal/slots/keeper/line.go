@@ -13,12 +13,12 @@ import (
 // A waiter is a call of Acquire that waits for its answer, in the order of the calls. Its stages, and what changes
 // them:
 //
-//	stage  | meaning                 | sent     | granted    | refused                        | woken    | context ends
-//	-------|-------------------------|----------|------------|--------------------------------|----------|-------------
-//	fresh  | asks with the next      | -> asked |            |                                |          | gone
-//	       | statement               |          |            |                                |          |
-//	asked  | a statement asks for it |          | has a slot | ErrFull, or -> parked (Queue)  |          | gone
-//	parked | stands in line          |          |            |                                | -> fresh | gone
+//	stage  | meaning                 | sent     | granted    | refused               | woken    | context ends
+//	-------|-------------------------|----------|------------|-----------------------|----------|-------------
+//	fresh  | asks with the next      | -> asked |            |                       |          | gone
+//	       | statement               |          |            |                       |          |
+//	asked  | a statement asks for it |          | has a slot | ErrFull, or -> parked |          | gone
+//	parked | stands in line          |          |            |                       | -> fresh | gone
 //
 // Who goes after having stood in line is full, as it was refused; who goes before was told nothing. A line is woken
 // when this process releases a slot of the key, and from time to time for those that others release.
@@ -148,7 +148,8 @@ func (k *Keeper) grant(asked *request) {
 			continue
 		}
 		// The answer counts slots of the dead, unless the statement has deleted their fields. The next one does.
-		countsDead := slices.ContainsFunc(entry.deadIDs, func(id string) bool { return !slices.Contains(asked.Drop, id) })
+		isKept := func(id string) bool { return !slices.Contains(asked.Drop, id) }
+		countsDead := slices.ContainsFunc(entry.deadIDs, isKept)
 		if countsDead {
 			w.stage = fresh
 			continue

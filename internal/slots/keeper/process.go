@@ -10,15 +10,15 @@ import (
 
 // A process is this process as a member of the fleet. Its states, and what changes them:
 //
-//	state   | meaning                          | acquire    | live      | live, forgotten | dead             | absent     | no answer
-//	--------|----------------------------------|------------|-----------|-----------------|------------------|------------|----------
-//	outside | holds nothing, and does not beat | -> joining |           |                 |                  |            |
-//	joining | is not registered                |            | -> member | -> member       | -> joining       |            | joining
-//	member  | a beat was answered within a TTL |            | member    | -> joining      | Lost, -> joining | -> joining | member
-//	silent  | none was for longer than that    |            | -> member | -> joining      | Lost, -> joining | -> joining | silent
+//	state   | meaning                  | acquire    | live      | forgotten  | dead             | absent     | no answer
+//	--------|--------------------------|------------|-----------|------------|------------------|------------|----------
+//	outside | holds nothing, no beats  | -> joining |           |            |                  |            |
+//	joining | is not registered        |            | -> member | -> member  | -> joining       |            | joining
+//	member  | a beat came within a TTL |            | member    | -> joining | Lost, -> joining | -> joining | member
+//	silent  | none came for longer     |            | -> member | -> joining | Lost, -> joining | -> joining | silent
 //
-// Live, dead and absent are answers to beats. Forgotten: the server has lost something, or may have found a silent
-// process dead and forgotten that. Each way to joining, also from a statement that shows a loss, takes a new
+// Live, dead and absent are answers to beats. Forgotten is live, too: the server has lost something, or may have found
+// a silent process dead and forgotten that. Each way to joining, also from a statement that shows a loss, takes a new
 // incarnation, under which everything is stated again; what the server has under the old one dies with it. Nothing was
 // stated yet under one that is only being registered. An answer to a beat of an earlier one says nothing. Time makes a
 // member silent. A process without entries goes outside, unless it watches: the fleet's time passes only with beats, so
