@@ -168,8 +168,8 @@ func (c Config) faults() error {
 	if c.SlotTTL < 100*time.Millisecond || c.SlotTTL > time.Hour {
 		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTTL of %v is not 100 ms to 1 h", c.SlotTTL))
 	} else if c.SlotTimeout < time.Millisecond || c.SlotTimeout > c.SlotTTL/3 {
-		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTimeout of %v is not 1 ms to a third of the SlotTTL, %v",
-			c.SlotTimeout, c.SlotTTL/3))
+		faults = append(faults, fmt.Errorf("headgate: redisstore: a SlotTimeout of %v is not 1 ms to a third of the "+
+			"SlotTTL, %v", c.SlotTimeout, c.SlotTTL/3))
 	}
 	if c.Lease != 0 && (c.Lease < time.Millisecond || c.Lease > time.Minute) {
 		faults = append(faults, fmt.Errorf("headgate: redisstore: a Lease of %v is not 1 ms to 1 min", c.Lease))

@@ -2,9 +2,9 @@
 //
 //	headgate:{=user-42}:api:...
 //
-// the prefix, the key in braces, and what the value is. The braces are a hash tag: all values of one key are in one hash
-// slot of a Cluster. In the braces is the key itself after "=", with a tilde and two hex digits for bytes that would be
-// ambiguous; of a long key the SHA-256 after "#"; and with a secret the HMAC-SHA-256 after "*".
+// the prefix, the key in braces, and what the value is. The braces are a hash tag: all values of one key are in one
+// hash slot of a Cluster. In the braces is the key itself after "=", with a tilde and two hex digits for bytes that
+// would be ambiguous; of a long key the SHA-256 after "#"; and with a secret the HMAC-SHA-256 after "*".
 package rediskey
 
 import (
@@ -77,11 +77,11 @@ func (n *Names) AppendTag(b []byte, key string) []byte {
 // one hash slot. What is in the braces begins otherwise than that of a key.
 func (n *Names) Common(part, value string) string { return n.prefix + ":{" + part + "}:" + value }
 
-// AppendEscaped appends s with ~XX for the two bytes of special and the tilde itself.
-func AppendEscaped(b []byte, s, special string) []byte {
+// AppendEscaped appends a text with ~XX for the two bytes of special and the tilde itself.
+func AppendEscaped(b []byte, text, special string) []byte {
 	const hex = "0123456789abcdef"
-	for i := range len(s) {
-		c := s[i]
+	for i := range len(text) {
+		c := text[i]
 		if c == '~' || c == special[0] || c == special[1] {
 			b = append(b, '~', hex[c>>4], hex[c&15])
 		} else {

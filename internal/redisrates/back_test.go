@@ -16,7 +16,7 @@ func TestClockStepsBackAcrossABorder(t *testing.T) {
 	const border = 1_800_057_600_000_000 // midnight in UTC
 	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, redistest.Start(t).Addr())
 	var now int64
-	s.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
+	s.script.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
 	ask := func(t *testing.T, ps []step.Policy, at, units int64, want bool) step.Cell {
 		t.Helper()
 		now = border + at
@@ -77,7 +77,7 @@ func TestClockStepsBackAcrossABorder(t *testing.T) {
 func TestClockStepsBackToACall(t *testing.T) {
 	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, redistest.Start(t).Addr())
 	now := int64(1_800_000_000_000_000)
-	s.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
+	s.script.instant = func(b []byte) []byte { return strconv.AppendInt(b, now, 10) }
 	p := &s.limiter(t, "l", interval(time.Minute))[0]
 	first := s.charge(t, p, "k", 1)
 	now += 600e6

@@ -1,7 +1,6 @@
 package redisrates
 
 import (
-	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -22,28 +21,28 @@ const (
 )
 
 // A breaker keeps decisions from waiting for a server that does not answer. While it is open, one question at a time is
-// the probe. If that is answered, the store tries each command of the scripts before it closes the breaker: a server
+// the probe. If that is answered, the line tries each command of the scripts before it closes the breaker: a server
 // that is full or read-only, or permits too little, answers some questions.
 //
 // An error that the server replied opens it, and so do failed calls in a row. One that ran out of time counts only if
 // the server has answered nothing since it was sent, and opens it only when that has lasted for maxSilence: slow
 // questions of some callers must not end the answers to others.
 type breaker struct {
-	open     atomic.Bool
-	failures atomic.Int32  // in a row
-	answers  atomic.Uint64 // that the server has given
+	open        atomic.Bool
+	failures    atomic.Int32  // in a row
+	answerCount atomic.Uint64 // of the server
 
-	mu      sync.Mutex
-	reason  error
-	probing bool
-	failing bool // of the probe
-	pause   time.Duration
-	due     time.Time // the next probe
-	closed  time.Time // for the last time
+	mu           sync.Mutex
+	reason       error // why it is open
+	probing      bool
+	probeFailed  bool
+	pause        time.Duration
+	nextProbe    time.Time
+	lastRecovery time.Time
 
 	// Of the calls in a row that ran out of time: when the first was sent, and how many answers the server had given.
-	silentSince time.Time
-	silentAt    uint64
+	silenceStart   time.Time
+	silenceAnswers uint64
 }
 
 // admit reports whether a question may be sent, and whether it is the probe: then release must follow.
@@ -56,32 +55,35 @@ func (b *breaker) admit(now time.Time) (probe, ok bool) {
 	if !b.open.Load() {
 		return false, true
 	}
-	if b.probing || now.Before(b.due) {
+	if b.probing || now.Before(b.nextProbe) {
 		return false, false
 	}
-	b.probing, b.failing = true, false
+	b.probing = true
+	b.probeFailed = false
 	return true, true
 }
 
-// release notes the end of a probe. If it failed, the next comes after a longer pause, give or take a quarter, so that the
-// processes of a service do not all come back at once.
+// release notes the end of a probe. If it failed, the next comes after a longer pause.
 func (b *breaker) release() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.probing = false; b.failing {
+	b.probing = false
+	if b.probeFailed {
 		b.pause = min(2*b.pause, maxPause)
 		b.wait()
 	}
 }
 
+// wait sets when the next probe is: give or take a quarter, so that the processes of a service do not all come back at
+// once.
 func (b *breaker) wait() {
-	b.due = time.Now().Add(b.pause + rand.N(b.pause/2) - b.pause/4)
+	b.nextProbe = time.Now().Add(b.pause + rand.N(b.pause/2) - b.pause/4)
 }
 
 // answered notes an answer.
 func (b *breaker) answered() {
-	b.answers.Add(1)
-	if b.failures.Load() != 0 {
+	b.answerCount.Add(1)
+	if b.failures.Load() != 0 { // nearly never: else each answer would write what other processors read
 		b.failures.Store(0)
 	}
 }
@@ -93,41 +95,47 @@ func (b *breaker) tried(err error) (back bool) {
 	defer b.mu.Unlock()
 	if err != nil {
 		b.reason = err
-		b.failing = true
+		b.probeFailed = true
 		return false
 	}
 	b.reason = nil
-	b.silentSince = time.Time{}
-	b.closed = time.Now()
+	b.silenceStart = time.Time{}
+	b.lastRecovery = time.Now()
 	return b.open.Swap(false)
 }
 
-// failed notes that a call has failed, until the sending of which the server had given so many answers. It reports whether
-// the server is away since then, which a silence makes it that is so long.
-func (b *breaker) failed(sent time.Time, answered uint64, err error, silence time.Duration) (away bool) {
+// failed notes that a call has failed, until the sending of which the server had given so many answers. It reports
+// whether the server is away since then, which a silence makes it that is so long.
+func (b *breaker) failed(sent time.Time, answersBefore uint64, err error, silence time.Duration) (away bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	silent := outOfTime(err)
 	if silent {
-		switch answers := b.answers.Load(); {
-		case answers != answered:
+		answers := b.answerCount.Load()
+		switch {
+		case answers != answersBefore: // it was only slow, or only for this call
 			return false
-		case answers != b.silentAt, b.silentSince.IsZero():
-			b.silentAt, b.silentSince = answers, sent
+		case answers != b.silenceAnswers, b.silenceStart.IsZero(): // a silence begins
+			b.silenceAnswers = answers
+			b.silenceStart = sent
 			b.failures.Store(0)
-		case sent.Before(b.silentSince):
-			b.silentSince = sent
+		case sent.Before(b.silenceStart): // calls fail in another order than they were sent
+			b.silenceStart = sent
 		}
 	}
 	if b.open.Load() {
-		b.reason, b.failing = err, true
+		b.reason = err
+		b.probeFailed = true
 		return false
 	}
-	if b.failures.Add(1) < maxFailures && !replied(err) || silent && time.Since(b.silentSince) < silence {
+	few := b.failures.Add(1) < maxFailures && !replied(err)
+	tooShort := silent && time.Since(b.silenceStart) < silence
+	if few || tooShort {
 		return false
 	}
+
 	b.reason = err
-	if time.Since(b.closed) > maxPause {
+	if time.Since(b.lastRecovery) > maxPause {
 		b.pause = minPause
 	} else { // a fault that comes and goes, such as too little memory
 		b.pause = min(2*b.pause, maxPause)
@@ -142,10 +150,4 @@ func (b *breaker) away() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.reason
-}
-
-// outOfTime reports whether an error says only that there was no answer yet.
-func outOfTime(err error) bool {
-	var timeout interface{ Timeout() bool }
-	return errors.As(err, &timeout) && timeout.Timeout()
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -13,8 +14,46 @@ import (
 	"github.com/headgate/headgate/internal/rediskey"
 )
 
-// probed are the commands of the scripts.
-const probed = "TIME|GET KEY|SET KEY 1 PX 1000|INCRBY KEY 1|APPEND KEY 1|SETRANGE KEY 0 1|DEL KEY"
+// faults are what is wrong with a store.
+type faults []error
+
+func (f *faults) add(wrong bool, format string, args ...any) {
+	if wrong {
+		*f = append(*f, fmt.Errorf("headgate: redisstore: "+format, args...))
+	}
+}
+
+// addClient adds all that is wrong with a client, as far as its options tell.
+func (f *faults) addClient(client redis.UniversalClient) {
+	value := reflect.ValueOf(client)
+	if !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil() {
+		f.add(true, "the client is nil")
+		return
+	}
+	deadlines := func(enabled bool, read, write time.Duration) {
+		const instead = "in the options, or use redisstore.Open"
+		f.add(!enabled, "the client ignores deadlines: set ContextTimeoutEnabled: true "+instead)
+		// Negative is what go-redis makes of -2. Of -1, which respects deadlines, it makes 0.
+		f.add(read < 0, "the client ignores deadlines when it reads: set a ReadTimeout of 0 or more "+instead)
+		f.add(write < 0, "the client ignores deadlines when it writes: set a WriteTimeout of 0 or more "+instead)
+	}
+	switch v := client.(type) { // also what has one of go-redis's clients embedded
+	case interface{ Options() *redis.Options }:
+		o := v.Options()
+		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)
+	case interface{ Options() *redis.ClusterOptions }:
+		// It is by its type that the store knows that there are hash slots.
+		_, ok := client.(*redis.ClusterClient)
+		f.add(!ok, "a %T hides a ClusterClient: use the ClusterClient itself, and its AddHook", client)
+		o := v.Options()
+		deadlines(o.ContextTimeoutEnabled, o.ReadTimeout, o.WriteTimeout)
+	case interface{ Options() *redis.RingOptions }:
+		f.add(true, "a Ring loses state when its servers change: use a Cluster")
+	}
+}
+
+// scriptCommands are those of the scripts.
+const scriptCommands = "TIME|GET KEY|SET KEY 1 PX 1000|INCRBY KEY 1|APPEND KEY 1|SETRANGE KEY 0 1|DEL KEY"
 
 // probeSource runs commands one after the other, and returns those that fail.
 const probeSource = `
@@ -37,27 +76,29 @@ var errApart = errors.New("headgate: redisstore: a proxy sends each script to th
 	"other keys are elsewhere: each server counts them by itself, up to the limit. Such proxies are not supported: " +
 	"use one server, or a Cluster")
 
-// maxOffset is the difference of clocks above which it is a fault: a failover to a server whose clock is ahead admits as
-// much more as each policy would in the difference.
+// maxOffset is the difference of clocks above which it is a fault: a failover to a server whose clock is ahead admits
+// as much more as each policy would in the difference.
 const maxOffset = 100 * time.Millisecond
 
-// Check returns what to put right before going live, a line each: commands that fail, a server that may evict counts, or
-// whose clock is not that of this process. On a Cluster it looks at each master.
-func (s *Decider) Check(ctx context.Context) error {
-	if s.servers.cluster == nil {
+// check is [Decider.Check].
+func (s *script) check(ctx context.Context) error {
+	if s.cluster == nil {
 		if s.apart(ctx) {
 			return errApart // a proxy may answer other questions by itself
 		}
-		return errors.Join(check(ctx, s.client, s.names.Common("rates", "check"))...)
+		return errors.Join(checkServer(ctx, s.client, s.names.Common("rates", "check"))...)
 	}
-	ranges, err := s.servers.cluster.ClusterSlots(ctx).Result() //nolint:staticcheck // CLUSTER SHARDS is not in Redis 6.2
+
+	// A master is asked about a name of its own, which takes a range of its hash slots. It may have many ranges.
+	ranges, err := s.cluster.ClusterSlots(ctx).Result() //nolint:staticcheck // CLUSTER SHARDS is not in Redis 6.2
 	if err != nil {
 		return fmt.Errorf("headgate: redisstore: the Cluster does not tell its hash slots: %w", err)
 	}
-	faults, seen := []error(nil), make(map[string]bool)
+	var faults []error
+	seen := make(map[string]bool)
 	for _, r := range ranges {
 		name := s.nameIn(r.Start, r.End)
-		master, err := s.servers.cluster.MasterForKey(ctx, name)
+		master, err := s.cluster.MasterForKey(ctx, name)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("headgate: redisstore: hash slots from %d on: %w", r.Start, err))
 			continue
@@ -67,50 +108,56 @@ func (s *Decider) Check(ctx context.Context) error {
 			continue
 		}
 		seen[address] = true
-		for _, fault := range check(ctx, master, name) {
+		for _, fault := range checkServer(ctx, master, name) {
 			faults = append(faults, fmt.Errorf("%w, at %s", fault, address))
 		}
 	}
 	return errors.Join(faults...)
 }
 
-// apart reports whether what one script writes is not where each of its keys is read. A server that refuses keys of several
-// hash slots in a script is not meant: the store sends these one by one.
-func (s *Decider) apart(ctx context.Context) bool {
+// apart reports whether what one script writes is not where each of its keys is read. A server that refuses keys of
+// several hash slots in a script is not meant: the store sends these one by one.
+func (s *script) apart(ctx context.Context) bool {
 	var names []string
 	for range apartKeys { // names that differ little may be at one server
 		names = append(names, s.names.Common(rand.Text(), "check"))
 	}
 	err := s.client.Eval(ctx, apartSource, names).Err()
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return false // of a script that fails, check tells
+		return false // of a script that fails, checkServer tells
 	}
 	for _, name := range names {
-		if err := s.client.Get(ctx, name).Err(); errors.Is(err, redis.Nil) {
+		err := s.client.Get(ctx, name).Err()
+		if errors.Is(err, redis.Nil) {
 			return true
 		}
 	}
 	return false
 }
 
-// check returns the faults of one server.
-func check(ctx context.Context, c redis.UniversalClient, name string) (f faults) {
-	err := tryCommands(ctx, c, name)
+// checkServer returns the faults of one server.
+func checkServer(ctx context.Context, client redis.UniversalClient, name string) (f faults) {
+	err := tryCommands(ctx, client, name)
 	f.add(err != nil, "%w", err)
+
+	// The clock is read somewhere within the round trip: half of that is no offset.
 	start := time.Now()
-	clock, err := c.Time(ctx).Result()
+	clock, err := client.Time(ctx).Result()
 	took := time.Since(start)
 	offset := clock.Sub(start.Add(took / 2))
-	f.add(err == nil && max(offset, -offset) > maxOffset+took/2, "the clock of Redis is %v from that of this process", offset.Round(time.Millisecond))
-	info, err := c.Info(ctx, "memory").Result() // who may not ask is not told
+	apart := err == nil && max(offset, -offset) > maxOffset+took/2
+	f.add(apart, "the clock of Redis is %v from that of this process", offset.Round(time.Millisecond))
+
+	info, err := client.Info(ctx, "memory").Result() // who may not ask is not told
 	evicts := !strings.Contains(info, "maxmemory:0\r") && !strings.Contains(info, "maxmemory_policy:noeviction")
-	f.add(err == nil && evicts, "Redis may evict counts, and admits their limits again: set maxmemory-policy noeviction")
+	f.add(err == nil && evicts,
+		"Redis may evict counts, and admits their limits again: set maxmemory-policy noeviction")
 	return f
 }
 
 // tryCommands runs the commands of the scripts on a value that nobody uses, which lives for a second.
-func tryCommands(ctx context.Context, c redis.UniversalClient, name string) error {
-	missing, err := c.Eval(ctx, probeSource, []string{name}, probed).Text()
+func tryCommands(ctx context.Context, client redis.UniversalClient, name string) error {
+	missing, err := client.Eval(ctx, probeSource, []string{name}, scriptCommands).Text()
 	if err != nil {
 		return fmt.Errorf("scripts do not run: %w", err)
 	}
@@ -120,11 +167,12 @@ func tryCommands(ctx context.Context, c redis.UniversalClient, name string) erro
 	return nil
 }
 
-// nameIn returns a name in a range of hash slots.
-func (s *Decider) nameIn(first, last int) string {
+// nameIn returns a name in a range of hash slots. There is no other way than to try: it is a hash.
+func (s *script) nameIn(first, last int) string {
 	for i := 0; ; i++ {
 		name := s.names.Common(fmt.Sprint("rates", i), "check")
-		if hash := rediskey.HashSlot([]byte(name)); first <= hash && hash <= last {
+		hashSlot := rediskey.HashSlot([]byte(name))
+		if first <= hashSlot && hashSlot <= last {
 			return name
 		}
 	}

@@ -147,9 +147,9 @@ func inBubble(t *testing.T, c Config, run func(t *testing.T, f *fake, s *Decider
 }
 
 // ask asks for a unit, and returns what decided.
-func (s *Decider) askFor(ctx context.Context, p *step.Policy, key string) (step.Source, error) {
+func (d *Decider) askFor(ctx context.Context, p *step.Policy, key string) (step.Source, error) {
 	c := []step.Cell{cell(p, key, 1)}
-	_, err := s.Ask(ctx, step.Allow, c)
+	_, err := d.Ask(ctx, step.Allow, c)
 	return c[0].Source, err
 }
 
@@ -188,10 +188,10 @@ func TestNobodyWaitsBeyondTheDeadline(t *testing.T) {
 }
 
 // stopFor makes a store believe that its process was stopped for so long.
-func (s *Decider) stopFor(d time.Duration) {
-	s.pauses.mu.Lock()
-	defer s.pauses.mu.Unlock()
-	s.pauses.last = s.pauses.last.Add(-d)
+func (d *Decider) stopFor(span time.Duration) {
+	d.line.pauses.mu.Lock()
+	defer d.line.pauses.mu.Unlock()
+	d.line.pauses.lastLook = d.line.pauses.lastLook.Add(-span)
 }
 
 // A process that was stopped while it waited charges once more. It waits for that no longer than for a Timeout and the
@@ -205,7 +205,7 @@ func TestStoppedWhileItWaited(t *testing.T) {
 				inBubble(t, Config{Failure: outage.FailClosed}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 					f.be(silent)
 					time.AfterFunc(60*time.Millisecond, func() { s.stopFor(stop) })
-					longest := 100*time.Millisecond + stop + s.pauses.step
+					longest := 100*time.Millisecond + stop + s.line.pauses.interval
 					if own > 0 {
 						longest = min(longest, own)
 					}
@@ -234,7 +234,7 @@ func TestStoppedWhileItWaited(t *testing.T) {
 							took := time.Since(start)
 							most := longest
 							if mode == step.Settle { // whatever the caller's deadline
-								most = 100*time.Millisecond + stop + s.pauses.step
+								most = 100*time.Millisecond + stop + s.line.pauses.interval
 							}
 							if err == nil || took > most {
 								t.Errorf("mode %d of %d took %v: %v", mode, n, took, err)
@@ -260,7 +260,7 @@ func TestStoppedWhileItWaited(t *testing.T) {
 							t.Errorf("caller %d was sent %d times", i, times)
 						}
 					}
-					if first := sent[string(s.names.AppendTag(nil, "0"))+suffix(p)]; own == 0 && callers < 3 && first != 2 {
+					if first := sent[string(s.script.names.AppendTag(nil, "0"))+suffix(p)]; own == 0 && callers < 3 && first != 2 {
 						t.Errorf("the charge was sent %d times", first)
 					}
 				})
@@ -319,9 +319,9 @@ func TestCallsAreBounded(t *testing.T) {
 		for _, c := range f.sent() {
 			weight := 0
 			for _, name := range c {
-				weight += logs[0].Attachment.(*policy).weight
+				weight += logs[0].Attachment.(*scriptPolicy).weight
 				if strings.Contains(name, ":api:") {
-					weight += 1 - logs[0].Attachment.(*policy).weight
+					weight += 1 - logs[0].Attachment.(*scriptPolicy).weight
 				}
 			}
 			if weight > maxWeight {
@@ -419,7 +419,7 @@ func TestBreaker(t *testing.T) {
 func TestProbeOfAHashSlotElsewhere(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
 		f.be(failing(errors.New("connection refused")))
-		for s.servers.first.breaker.away() == nil {
+		for s.line.servers.first.breaker.away() == nil {
 			_, _ = s.askFor(t.Context(), p, "k")
 		}
 		time.Sleep(maxPause)
@@ -521,11 +521,11 @@ func TestRefundAboveTheShare(t *testing.T) {
 func TestTooManyWait(t *testing.T) {
 	for _, failure := range []outage.Failure{outage.FailLocal, outage.FailOpen, outage.FailClosed} {
 		inBubble(t, Config{Failure: failure}, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
-			s.servers.first.waiting = make([]*question, maxWaiting)
+			s.line.servers.first.queue = make([]*waiter, maxWaiting)
 			if source, err := s.askFor(t.Context(), p, "k"); !errors.Is(err, store.ErrUnavailable) {
 				t.Errorf("failure %d: decided by %v, %v", failure, source, err)
 			}
-			s.servers.first.waiting = nil
+			s.line.servers.first.queue = nil
 			if source, err := s.askFor(t.Context(), p, "k"); err != nil || source != step.SourceStore || s.Away() != nil {
 				t.Errorf("failure %d: decided by %v, %v", failure, source, err)
 			}

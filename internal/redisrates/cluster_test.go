@@ -125,7 +125,7 @@ func TestOneServerOfACluster(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range 10 {
 				all.Go(func() {
-					name := s.names.AppendTag(nil, strconv.Itoa(i))
+					name := s.script.names.AppendTag(nil, strconv.Itoa(i))
 					want := step.SourceStore
 					if c.Owner(string(name)) != c.Masters[0] {
 						want = step.SourceLocal
@@ -147,7 +147,7 @@ func TestOneServerOfACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 10 {
-		slot := strconv.Itoa(rediskey.HashSlot(s.names.AppendTag(nil, strconv.Itoa(i))))
+		slot := strconv.Itoa(rediskey.HashSlot(s.script.names.AppendTag(nil, strconv.Itoa(i))))
 		for _, node := range c.Masters {
 			if _, err := node.Do("CLUSTER", "SETSLOT", slot, "NODE", id.(string)); err != nil {
 				t.Fatal(err)
@@ -170,7 +170,7 @@ func TestHashSlotsMove(t *testing.T) {
 	keys := []string{"a", "b", "c", "d"}
 	n := start(t, s, ps, 8, func(i int) string { return keys[i%len(keys)] })
 	for _, key := range keys {
-		tag := string(s.names.AppendTag(nil, key))
+		tag := string(s.script.names.AppendTag(nil, key))
 		move(t, c, tag)
 	}
 	eventually(t, "the limits to be reached", func() bool { return n.admitted() >= 200*4-n.failed.Load()-8 })
@@ -231,7 +231,7 @@ func TestEachMasterHasItsBreaker(t *testing.T) {
 	p := &s.limiter(t, "api", bucket(1_000_000, 24*time.Hour))[0]
 	keys := map[*redistest.Server]string{}
 	for i := 0; len(keys) < 3; i++ {
-		keys[c.Owner(string(s.names.AppendTag(nil, strconv.Itoa(i))))] = strconv.Itoa(i)
+		keys[c.Owner(string(s.script.names.AppendTag(nil, strconv.Itoa(i))))] = strconv.Itoa(i)
 	}
 	for _, key := range keys {
 		s.charge(t, p, key, 1)

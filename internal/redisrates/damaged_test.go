@@ -74,7 +74,7 @@ func TestDamagedValues(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := fmt.Sprint(i)
-		name := string(s.names.AppendTag(nil, key)) + suffix(&p)
+		name := string(s.script.names.AppendTag(nil, key)) + suffix(&p)
 		for range 1 + r.IntN(3) {
 			s.charge(t, &ps[0], key, 1)
 		}
@@ -95,7 +95,7 @@ func TestDamagedValues(t *testing.T) {
 			bad.cells[0].Units, bad.cells[0].Instant = -1, time.Now().UnixMicro()
 		}
 		good := []*question{{cells: []step.Cell{cell(&ps[0], key+"a", 1)}}, {cells: []step.Cell{cell(&ps[0], key+"b", 1)}}}
-		if err, failure := s.send(time.Now().Add(patient), []*question{good[0], bad, good[1]}); err != nil || failure != nil {
+		if err, failure := s.script.run(time.Now().Add(patient), []*question{good[0], bad, good[1]}); err != nil || failure != nil {
 			t.Fatalf("%+v, mode %d of %q: %v, %v", p.Numbers, bad.mode, planted, err, failure)
 		}
 		for _, q := range good {
@@ -149,7 +149,7 @@ func FuzzReply(f *testing.F) {
 		if mode&8 > 0 && q.mode == step.Settle {
 			q.cells[0].Units, q.cells[0].Instant = -1, 1_700_000_000_000_000
 		}
-		if err := s.finish([]*question{q}, text); err != nil || q.err != nil {
+		if err := s.script.readReply([]*question{q}, text); err != nil || q.err != nil {
 			return
 		}
 		if err := sane(&q.cells[0]); err != nil {

@@ -210,7 +210,7 @@ func TestForeignValuesFailAlone(t *testing.T) {
 		}
 		for j, plant := range plants {
 			key := fmt.Sprint("secret", j)
-			name := string(s.names.AppendTag(nil, key)) + suffix(&ps[0])
+			name := string(s.script.names.AppendTag(nil, key)) + suffix(&ps[0])
 			server.Do(append([]string{plant[0], name}, plant[1:]...)...)
 			dump, _ := server.Do("DUMP", name)
 			of := func(mode step.Mode, cells ...step.Cell) *question { return &question{mode: mode, cells: cells} }
@@ -225,7 +225,7 @@ func TestForeignValuesFailAlone(t *testing.T) {
 				of(step.Settle, back), of(step.Allow, cell(&ps[1], key, 1), cell(&ps[0], key, 1)), of(step.Allow, cell(&ps[0], key, 1), cell(&ps[1], key, 1)),
 			}
 			batch := slices.Concat(bad[:2], good[:1], bad[2:], good[1:])
-			if err, failure := s.send(time.Now().Add(patient), batch); err != nil || failure != nil {
+			if err, failure := s.script.run(time.Now().Add(patient), batch); err != nil || failure != nil {
 				t.Fatalf("%+v, %q: %v, %v", m, plant, err, failure)
 			}
 			for k, q := range bad {

@@ -44,7 +44,7 @@ func open(t testing.TB, c Config, addrs ...string) *Decider {
 }
 
 // limiter prepares policies.
-func (s *Decider) limiter(t testing.TB, name string, all ...step.Numbers) []step.Policy {
+func (d *Decider) limiter(t testing.TB, name string, all ...step.Numbers) []step.Policy {
 	t.Helper()
 	var ps []step.Policy
 	for _, m := range all {
@@ -54,7 +54,7 @@ func (s *Decider) limiter(t testing.TB, name string, all ...step.Numbers) []step
 		}
 		ps = append(ps, p)
 	}
-	if err := s.Prepare(ps); err != nil {
+	if err := d.Prepare(ps); err != nil {
 		t.Fatal(err)
 	}
 	return ps
@@ -75,10 +75,10 @@ func cells(ps []step.Policy, key string, n int64) (all []step.Cell) {
 }
 
 // charge charges n units, and must get an answer.
-func (s *Decider) charge(t testing.TB, p *step.Policy, key string, n int64) step.Cell {
+func (d *Decider) charge(t testing.TB, p *step.Policy, key string, n int64) step.Cell {
 	t.Helper()
 	c := []step.Cell{cell(p, key, n)}
-	if _, err := s.Ask(t.Context(), step.Allow, c); err != nil {
+	if _, err := d.Ask(t.Context(), step.Allow, c); err != nil {
 		t.Fatal(err)
 	}
 	return c[0]

@@ -36,7 +36,7 @@ func TestNamesSayWhatTheBytesMean(t *testing.T) {
 			t.Errorf("%q, want %q", got, want)
 		}
 		s := open(t, Config{}, "127.0.0.1:1")
-		if name := string(s.names.AppendTag(nil, "2001:db8:1:2::/64")) + want; len(name) >= 60 {
+		if name := string(s.script.names.AppendTag(nil, "2001:db8:1:2::/64")) + want; len(name) >= 60 {
 			t.Errorf("%q has %d bytes: from 64 on Redis takes longer", name, len(name))
 		}
 	}
@@ -71,7 +71,7 @@ func TestLives(t *testing.T) {
 	s := open(t, Config{RefusalTTL: -1, Failure: outage.FailClosed}, server.Addr())
 	r := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	var now int64
-	s.instant = func(b []byte) []byte { return fmt.Append(b, now) }
+	s.script.instant = func(b []byte) []byte { return fmt.Append(b, now) }
 	for round := range 300 {
 		m := randomNumbers(r, []int64{1 + r.Int64N(1_000_000_000), 60_000_000, 86_400_000_000, 1_000_000})
 		p, err := step.New("l", "l", m)
@@ -85,10 +85,10 @@ func TestLives(t *testing.T) {
 		now = 1_600_000_000_000_000 + r.Int64N(1<<50)
 		var ends int64
 		key := fmt.Sprint("k", round)
-		name := string(s.names.AppendTag(nil, key)) + suffix(&p)
+		name := string(s.script.names.AppendTag(nil, key)) + suffix(&p)
 		for range 30 {
 			now += []int64{0, 1, r.Int64N(m.Period/4 + 1), r.Int64N(m.Period + 1), -r.Int64N(m.Period/8 + 1)}[r.IntN(5)]
-			s.client.Do(t.Context(), "PEXPIRE", name, marked)
+			s.script.client.Do(t.Context(), "PEXPIRE", name, marked)
 			c, mode := []step.Cell{cell(&ps[0], key, 1+r.Int64N(min(p.Max(), 3)))}, step.Allow
 			if r.IntN(4) == 0 {
 				mode = step.Settle // a report, or units that are given back
@@ -100,7 +100,7 @@ func TestLives(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			life := s.client.PTTL(t.Context(), name).Val().Microseconds()
+			life := s.script.client.PTTL(t.Context(), name).Val().Microseconds()
 			renewed := 0 < life && life < marked*500
 			if renewed {
 				ends = now + life + 500_000 // it has less than a second of its own for what the test takes

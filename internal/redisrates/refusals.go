@@ -21,10 +21,10 @@ const (
 // Refusals are remembered, so that a question that was just refused is refused again without a call. It is the answer
 // of the server as far as this process can know: changes by others are seen when it ends.
 //
-// Each question has one entry, where a newer refusal replaces an older one. Each key has a counter, which is raised when
-// an operation ends that may have written, or has shown that something was given back. A refusal counts for as long as
-// the counters of its keys are what they were when it was sent. Keys and questions with equal hashes share them, which
-// costs a call.
+// Each question has one entry, where a newer refusal replaces an older one. Each key has a counter, which is raised
+// when an operation ends that may have written, or has shown that something was given back. A refusal counts for as
+// long as the counters of its keys are what they were when it was sent. Keys and questions with equal hashes share
+// them, which costs a call.
 type refusals struct {
 	start    time.Time
 	ttl      time.Duration
@@ -33,104 +33,133 @@ type refusals struct {
 }
 
 const (
-	oneOpen  = 1
-	oneRaise = 1 << 16
+	oneGivingBack = 1
+	oneChange     = 1 << 16
 )
 
 // A refusal is never changed.
 type refusal struct {
-	cells       []step.Cell // with keys of its own
-	version     uint64
-	from, until time.Duration // since start: its spans count from when the answer came, its end from when it was asked
+	cells   []step.Cell // with keys of its own
+	version uint64
+
+	// Since the start of the refusals. Its spans count from when the answer came, its end from when it was asked.
+	answerTime, endTime time.Duration
 }
 
 // A lookup is what was found out about a question before it was sent.
 type lookup struct {
-	entry   *atomic.Pointer[refusal]
-	version uint64
-	at      time.Duration
-	open    bool
+	entry      *atomic.Pointer[refusal]
+	version    uint64
+	askTime    time.Duration // since the start of the refusals
+	givingBack bool          // units of its keys may be given back at the moment
 }
 
-func (r *refusals) counter(c *step.Cell) *atomic.Uint64 { return &r.counters[c.Hash%counterCount] }
+func (r *refusals) counter(cell *step.Cell) *atomic.Uint64 {
+	return &r.counters[cell.Hash%counterCount]
+}
 
 // version returns the sum of the counters, and whether anything may be given back.
-func (r *refusals) version(cells []step.Cell) (sum uint64, open bool) {
+func (r *refusals) version(cells []step.Cell) (sum uint64, givingBack bool) {
 	for i := range cells {
 		n := r.counter(&cells[i]).Load()
 		sum += n
-		open = open || n%oneRaise != 0
+		givingBack = givingBack || n%oneChange != 0
 	}
-	return sum, open
+	return sum, givingBack
 }
 
 // answer answers a question that is refused as far as is known.
-func (r *refusals) answer(cells []step.Cell) (l lookup, refused bool) {
+func (r *refusals) answer(cells []step.Cell) (found lookup, refused bool) {
 	var hash uint64
 	for i := range cells {
-		c := &cells[i]
-		hash = (hash + (c.Hash ^ c.Policy.ID) + uint64(c.Units)) * 0x9e3779b97f4a7c15 // which spreads N to the high bits
+		cell := &cells[i]
+		hash += (cell.Hash ^ cell.Policy.ID) + uint64(cell.Units)
+		hash *= 0x9e3779b97f4a7c15 // which spreads N to the high bits
 	}
-	l.entry, l.at = &r.entries[hash>>(64-entryBits)], time.Since(r.start)
-	l.version, l.open = r.version(cells)
-	old := l.entry.Load()
-	if old == nil || l.at >= old.until || l.open || old.version != l.version || len(old.cells) != len(cells) {
-		return l, false
+	found.entry = &r.entries[hash>>(64-entryBits)]
+	found.askTime = time.Since(r.start)
+	found.version, found.givingBack = r.version(cells)
+
+	old := found.entry.Load()
+	if old == nil || found.askTime >= old.endTime || !old.about(cells) {
+		return found, false
 	}
+	if found.givingBack || old.version != found.version {
+		return found, false
+	}
+	// The answer is as old as that: less is left of each span, but no refused question may be asked again at once.
+	age := (found.askTime - old.answerTime).Microseconds()
 	for i := range cells {
-		if a, b := &old.cells[i], &cells[i]; a.Policy != b.Policy || a.Units != b.Units || a.Key.Reveal() != b.Key.Reveal() {
-			return l, false
-		}
-	}
-	age := (l.at - old.from).Microseconds()
-	for i := range cells {
-		c, o := &cells[i], &old.cells[i]
-		c.Instant, c.Source, c.Shortfall, c.Reading = o.Instant+age, step.SourceCache, o.Shortfall, o.Reading
-		for _, span := range [...]*int64{&c.NextAfter, &c.ResetAfter, &c.RetryAfter} {
+		cell := &cells[i]
+		cell.Instant = old.cells[i].Instant + age
+		cell.Source = step.SourceCache
+		cell.Shortfall = old.cells[i].Shortfall
+		cell.Reading = old.cells[i].Reading
+		for _, span := range [...]*int64{&cell.NextAfter, &cell.ResetAfter, &cell.RetryAfter} {
 			if *span > 0 {
 				*span = max(*span-age, 1)
 			}
 		}
 	}
-	return l, true
+	return found, true
+}
+
+// about reports whether a question is the one that was refused.
+func (r *refusal) about(cells []step.Cell) bool {
+	if len(r.cells) != len(cells) {
+		return false
+	}
+	for i := range cells {
+		old := &r.cells[i]
+		cell := &cells[i]
+		if old.Policy != cell.Policy || old.Units != cell.Units || old.Key.Reveal() != cell.Key.Reveal() {
+			return false
+		}
+	}
+	return true
 }
 
 // keep remembers a refusal, unless a key has changed since it was sent, or refused attempts count.
-func (r *refusals) keep(l lookup, cells []step.Cell) {
-	span, size := r.ttl, 0 // until the first of the policies that refuse has one more unit left
+func (r *refusals) keep(found lookup, cells []step.Cell) {
+	span := r.ttl // until the first of the policies that refuse has one more unit left
+	size := 0
 	for i := range cells {
-		c := &cells[i]
-		if size += len(c.Key.Reveal()); c.Policy.CountDenied || size > maxKeptKeys || len(cells) > maxKeptCells {
+		cell := &cells[i]
+		size += len(cell.Key.Reveal())
+		if cell.Policy.CountDenied || size > maxKeptKeys || len(cells) > maxKeptCells {
 			return
 		}
-		if c.Shortfall > 0 && c.RetryAfter != step.Never {
-			span = min(span, time.Duration(c.NextAfter)*time.Microsecond)
+		if cell.Shortfall > 0 && cell.RetryAfter != step.Never {
+			span = min(span, time.Duration(cell.NextAfter)*time.Microsecond)
 		}
 	}
-	if version, _ := r.version(cells); l.open || version != l.version {
+	version, _ := r.version(cells)
+	if found.givingBack || version != found.version {
 		return
 	}
 	own := append([]step.Cell(nil), cells...)
 	for i := range own {
 		own[i].Key = hidden.Of(strings.Clone(own[i].Key.Reveal())) // it may be a part of a long header
 	}
-	l.entry.Store(&refusal{own, l.version, time.Since(r.start), l.at + span})
+	found.entry.Store(&refusal{
+		cells: own, version: found.version, answerTime: time.Since(r.start), endTime: found.askTime + span,
+	})
 }
 
 // add adds to the counters of the keys.
 func (r *refusals) add(cells []step.Cell, n uint64) {
 	for i := range cells {
-		if i == 0 || cells[i].Hash != cells[i-1].Hash {
+		if i == 0 || cells[i].Hash != cells[i-1].Hash { // the cells of a key stand together
 			r.counter(&cells[i]).Add(n)
 		}
 	}
 }
 
-// begin notes that units of the keys may be given back until the function that it returns is called.
-func (r *refusals) begin(cells []step.Cell) (end func()) {
+// beginGivingBack notes that units of the keys may be given back until the function that it returns is called.
+func (r *refusals) beginGivingBack(cells []step.Cell) (end func()) {
 	if r == nil {
 		return func() {}
 	}
-	r.add(cells, oneOpen)
-	return func() { r.add(cells, oneRaise-oneOpen) }
+	r.add(cells, oneGivingBack)
+	return func() { r.add(cells, oneChange-oneGivingBack) }
 }

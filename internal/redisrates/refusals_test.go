@@ -20,10 +20,10 @@ func refusing(t *testing.T, run func(t *testing.T, f *fake, s *Decider, p *step.
 }
 
 // sources asks, and checks what decides.
-func (s *Decider) want(t *testing.T, mode step.Mode, want step.Source, c step.Cell) step.Cell {
+func (d *Decider) want(t *testing.T, mode step.Mode, want step.Source, c step.Cell) step.Cell {
 	t.Helper()
 	cells := []step.Cell{c}
-	if allowed, err := s.Ask(t.Context(), mode, cells); err != nil || allowed || cells[0].Source != want {
+	if allowed, err := d.Ask(t.Context(), mode, cells); err != nil || allowed || cells[0].Source != want {
 		t.Fatalf("%v, %v by the %v, not by the %v", allowed, err, cells[0].Source, want)
 	}
 	return cells[0]

@@ -58,7 +58,7 @@ func BenchmarkServerTime(b *testing.B) {
 							client := order[next]
 							batch[i] = &question{cells: cells(limiters[client%len(limiters)], fmt.Sprintf("client-%09d", client), 1)}
 						}
-						if err, _ := s.send(time.Now().Add(time.Minute), batch); err != nil || !batch[0].allowed {
+						if err, _ := s.script.run(time.Now().Add(time.Minute), batch); err != nil || !batch[0].allowed {
 							b.Fatal(err, batch[0])
 						}
 					}

@@ -275,13 +275,12 @@ func (w *walk) step() {
 	batch := make([]*question, 1+w.IntN(8))
 	for i := range batch {
 		batch[i] = w.question()
-		batch[i].weight = 1
 	}
 	asked := make([][]step.Cell, len(batch))
 	for i, q := range batch {
 		asked[i] = slices.Clone(q.cells)
 	}
-	if err, _ := w.store.send(time.Now().Add(patient), batch); err != nil {
+	if err, _ := w.store.script.run(time.Now().Add(patient), batch); err != nil {
 		w.Fatal(err)
 	}
 	order := slices.Clone(batch) // settlements are a script of their own: which is first, the first question says
@@ -339,7 +338,7 @@ func (w *walk) advance() {
 	w.now += w.busy.passed()
 	period := w.plans[0][0].Period
 	defer func(before int64) {
-		w.store.ahead.Store(w.now - time.Now().UnixMicro() + w.Int64N(72000e6) - 36000e6) // the clock of this process is another
+		w.store.script.clock.aheadMicros.Store(w.now - time.Now().UnixMicro() + w.Int64N(72000e6) - 36000e6) // the clock of this process is another
 		if w.now < before {
 			w.prolong()
 		}
@@ -364,7 +363,7 @@ func (w *walk) advance() {
 // prolong lets the values live on: when a server's clock steps back, they do, by as much.
 func (w *walk) prolong() {
 	const script = "for _, key in ipairs(redis.call('KEYS', '*')) do redis.call('PERSIST', key) end"
-	err := w.store.client.Eval(w.Context(), script, nil).Err()
+	err := w.store.script.client.Eval(w.Context(), script, nil).Err()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		w.Fatal(err)
 	}
@@ -393,16 +392,16 @@ func walkFor(t *testing.T, s *Decider, questions int, real bool) {
 	w := &walk{T: t, Rand: rand.New(rand.NewPCG(seed, 0)), store: s, round: int(seed >> 40)} // names of calendars are alike
 	t.Logf("seed %d", seed)
 	if !real {
-		s.instant = func(b []byte) []byte { return strconv.AppendInt(b, w.now, 10) }
+		s.script.instant = func(b []byte) []byte { return strconv.AppendInt(b, w.now, 10) }
 	}
 	for asked := 0; asked < questions; w.round++ {
 		if w.now = 0; !real {
 			w.now = 1_600_000_000_000_000 + w.Int64N(2_000_000_000_000_000)
 		}
-		if w.store.ahead.Store(0); !real {
-			w.store.ahead.Store(w.now - time.Now().UnixMicro())
+		if w.store.script.clock.aheadMicros.Store(0); !real {
+			w.store.script.clock.aheadMicros.Store(w.now - time.Now().UnixMicro())
 		}
-		err := s.client.FlushDB(t.Context()).Err()
+		err := s.script.client.FlushDB(t.Context()).Err()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -422,7 +421,7 @@ func TestStore(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	now, busy := time.Now().UnixMicro(), new(stall)
-	s.instant = func(b []byte) []byte {
+	s.script.instant = func(b []byte) []byte {
 		now += busy.passed()
 		return strconv.AppendInt(b, now, 10)
 	}
@@ -437,7 +436,7 @@ func TestCalendars(t *testing.T) {
 	server := redistest.Start(t)
 	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	now, busy, r := int64(0), new(stall), rand.New(rand.NewPCG(rand.Uint64(), 0))
-	s.instant = func(b []byte) []byte {
+	s.script.instant = func(b []byte) []byte {
 		now += busy.passed()
 		return strconv.AppendInt(b, now, 10)
 	}
@@ -453,7 +452,7 @@ func TestCalendars(t *testing.T) {
 				}
 			}
 			if r.IntN(3) > 0 { // else the process has to find out
-				s.ahead.Store(now - time.Now().UnixMicro() + r.Int64N(86400e6) - 43200e6)
+				s.script.clock.aheadMicros.Store(now - time.Now().UnixMicro() + r.Int64N(86400e6) - 43200e6)
 			}
 		},
 	})

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/internal/step"
@@ -26,114 +27,110 @@ func bit(is bool) int64 {
 	return 0
 }
 
-func words(xs ...int64) (b []byte) {
-	for _, x := range xs {
-		b = appendWord(b, x)
+func words(numbers ...int64) (b []byte) {
+	for _, number := range numbers {
+		b = appendWord(b, number)
 	}
 	return b
 }
 
-// A call has the arguments of one run of a script. Its buffers are used again.
-type call struct {
+// The arguments of one run of a Lua script. Their buffers are used again.
+type arguments struct {
 	words     []any // of the command
 	keys      []argument
 	cells     argument
 	now       argument // in tests
 	registers [registerCount + 1]struct {
-		policy *policy
+		policy *scriptPolicy
 		units  int64
 	}
 	tag []byte // of the latest key
 }
 
-// An argument is bytes. Its pointer is an any without an allocation.
+// An argument is bytes. Its pointer is an any without an allocation, which a string or a slice of bytes is not.
 type argument []byte
 
 // MarshalBinary implements [encoding.BinaryMarshaler], which the client looks for.
 func (a *argument) MarshalBinary() ([]byte, error) { return *a, nil }
 
-var calls = sync.Pool{New: func() any { return new(call) }}
+var argumentsPool = sync.Pool{New: func() any { return new(arguments) }}
 
-func (c *call) free() {
-	clear(c.registers[:])
-	calls.Put(c)
+func (a *arguments) free() {
+	clear(a.registers[:]) // each run is told its numbers anew
+	argumentsPool.Put(a)
 }
 
-// newCall returns the call that asks questions, or settles, for one hash slot.
-func (s *Decider) newCall(batch []*question) *call {
-	c := calls.Get().(*call)
-	c.keys, c.cells, c.now = c.keys[:0], c.cells[:0], c.now[:0]
+// newArguments returns those that ask questions, or settle, for one hash slot.
+func (s *script) newArguments(batch []*question) *arguments {
+	a := argumentsPool.Get().(*arguments)
+	a.keys = a.keys[:0]
+	a.cells = a.cells[:0]
+	a.now = a.now[:0]
 	for _, q := range batch {
 		for i := range q.cells {
 			cell := &q.cells[i]
-			p := cell.Policy.Attachment.(*policy)
+			policy := cell.Policy.Attachment.(*scriptPolicy)
+			// The cells of a key stand together. With a secret, its part of a name is a hash, which is made once.
 			if i == 0 || q.cells[i-1].Key != cell.Key {
-				c.tag = s.names.AppendTag(c.tag[:0], cell.Key.Reveal())
+				a.tag = s.names.AppendTag(a.tag[:0], cell.Key.Reveal())
 			}
-			c.key(p)
+			a.addKey(policy)
 			if q.mode == step.Settle {
-				c.cells = p.corrections(append(c.cells, byte(p.Algorithm)), cell)
+				a.cells = policy.corrections(append(a.cells, byte(policy.Algorithm)), cell)
 			} else {
-				c.ask(p, cell, q.mode, i < len(q.cells)-1)
+				a.addCell(policy, cell, q.mode, i < len(q.cells)-1)
 			}
 		}
 	}
 	if s.instant != nil {
-		c.now = s.instant(c.now)
+		a.now = s.instant(a.now)
 	}
-	return c
+	return a
 }
 
-// key adds the name of a cell of the latest key.
-func (c *call) key(p *policy) {
-	n := len(c.keys)
-	if n == cap(c.keys) {
-		c.keys = append(c.keys, nil)
+// addKey adds the name of a cell of the latest key.
+func (a *arguments) addKey(policy *scriptPolicy) {
+	n := len(a.keys)
+	if n == cap(a.keys) {
+		a.keys = append(a.keys, nil)
 	}
-	c.keys = c.keys[:n+1]
-	c.keys[n] = append(append(c.keys[n][:0], c.tag...), p.suffix...)
+	a.keys = a.keys[:n+1] // where an earlier name has left its buffer
+	a.keys[n] = append(append(a.keys[n][:0], a.tag...), policy.suffix...)
 }
 
-// ask adds what is asked about a cell, with its numbers if they are not those of the cell before it in the register.
-func (c *call) ask(p *policy, cell *step.Cell, mode step.Mode, more bool) {
-	units, register := cell.Asked(), &c.registers[p.register]
+// addCell adds what is asked about a cell, with its numbers if they are not those of the cell before it in the
+// register: the script reads them once for many questions of one policy.
+func (a *arguments) addCell(policy *scriptPolicy, cell *step.Cell, mode step.Mode, more bool) {
+	units := cell.Asked()
+	register := &a.registers[policy.register]
 	asks := mode == step.Peek || cell.Units == 0
-	c.cells = append(c.cells, byte(p.Algorithm), byte(bit(asks)), byte(bit(more)), p.register, 0)
-	if register.policy != p || register.units != units {
-		register.policy, register.units = p, units
-		c.cells = p.numbers(c.cells, cell.Policy, units)
+	a.cells = append(a.cells, byte(policy.Algorithm), byte(bit(asks)), byte(bit(more)), policy.register, 0)
+	if register.policy != policy || register.units != units {
+		register.policy = policy
+		register.units = units
+		a.cells = policy.numbers(a.cells, cell.Policy, units)
 	}
 }
 
 // command returns the words of EVALSHA or EVAL. The first key of a Cluster is a string, in which the client looks for
 // the hash slot.
-func (c *call) command(name, script any, cluster bool) []any {
-	c.words = append(c.words[:0], name, script, len(c.keys))
-	for i := range c.keys {
-		c.words = append(c.words, &c.keys[i])
+func (a *arguments) command(name, script any, cluster bool) []any {
+	a.words = append(a.words[:0], name, script, len(a.keys))
+	for i := range a.keys {
+		a.words = append(a.words, &a.keys[i])
 	}
-	if cluster {
-		c.words[3] = string(c.keys[0])
+	if cluster { // of one server, that allocation is saved
+		a.words[3] = string(a.keys[0])
 	}
-	c.words = append(c.words, &c.cells)
-	if len(c.now) > 0 {
-		c.words = append(c.words, &c.now)
+	a.words = append(a.words, &a.cells)
+	if len(a.now) > 0 {
+		a.words = append(a.words, &a.now)
 	}
-	return c.words
+	return a.words
 }
 
 // A reply is the part of a script's reply that was not read yet.
 type reply string
-
-var (
-	errReply = errors.New("headgate: the reply of the script is too short")
-
-	errOtherWindow = errors.New("headgate: the clock of Redis shows another window of a calendar than was asked about")
-
-	errForeign = errors.New("headgate: Redis has a value under the name of a limit that is none of headgate's: delete it")
-
-	errDamaged = errors.New("headgate: Redis has a value of a limit whose numbers contradict each other: delete it")
-)
 
 // take returns the next n bytes, or zeros if they are missing.
 func (r *reply) take(n int) string {
@@ -141,16 +138,17 @@ func (r *reply) take(n int) string {
 		*r = ""
 		return string(make([]byte, n))
 	}
-	s := (*r)[:n]
+	taken := (*r)[:n]
 	*r = (*r)[n:]
-	return string(s)
+	return string(taken)
 }
 
 func (r *reply) word() int64 { return word(r.take(wordBytes)) }
 
-func word(s string) int64 {
-	_ = s[6]
-	return int64(s[6]) | int64(s[5])<<8 | int64(s[4])<<16 | int64(s[3])<<24 | int64(s[2])<<32 | int64(s[1])<<40 | int64(s[0])<<48
+func word(text string) int64 {
+	_ = text[6]
+	return int64(text[6]) | int64(text[5])<<8 | int64(text[4])<<16 | int64(text[3])<<24 | int64(text[2])<<32 |
+		int64(text[1])<<40 | int64(text[0])<<48
 }
 
 // The bits of the byte before the answer of each cell, as in the scripts.
@@ -161,30 +159,37 @@ const (
 	cellForeign
 )
 
-// finish answers the questions of a call.
-func (s *Decider) finish(batch []*question, text string) error {
+// readReply answers the questions of a part.
+func (s *script) readReply(batch []*question, text string) error {
 	r := reply(text)
 	now := r.word()
 	if now > step.MaxInt {
 		return errReply
 	}
 	for _, q := range batch {
-		q.allowed, q.err = true, nil
+		q.allowed = true
+		q.err = nil
 		for i := range q.cells {
 			if r == "" {
 				return errReply
 			}
-			c := &q.cells[i]
+			cell := &q.cells[i]
 			if q.mode == step.Settle {
-				q.settled(c, now, &r)
+				q.readSettled(cell, now, &r)
 			} else {
-				q.answer(c, now, &r)
+				q.readCell(cell, now, &r)
 			}
-			if c.Shortfall != undecided {
-				c.Instant, c.Source = now, step.SourceStore
-			} else if c.Policy.Attachment.(*policy).calendar() && !errors.Is(q.err, errDamaged) { // or its value is foreign
+			if cell.Shortfall != undecided {
+				cell.Instant = now
+				cell.Source = step.SourceStore
+				continue
+			}
+			// Of a calendar the script leaves a cell alone whose value is foreign, and one of whose window it was not
+			// told. Which of them it is, the second answer shows: from now on the clock is known.
+			policy := cell.Policy.Attachment.(*scriptPolicy)
+			if policy.calendar() && !errors.Is(q.err, errDamaged) {
 				q.err = errOtherWindow
-				s.ahead.Store(now - time.Now().UnixMicro())
+				s.clock.aheadMicros.Store(now - time.Now().UnixMicro())
 			}
 		}
 	}
@@ -194,75 +199,96 @@ func (s *Decider) finish(batch []*question, text string) error {
 // undecided is the Shortfall of a cell that the script has left alone.
 const undecided = -1
 
-// clock returns what the clock of the server shows, as far as is known: what this one does, unless they are half of a
-// window of a calendar or more apart.
-func (s *Decider) clock() int64 { return time.Now().UnixMicro() + s.ahead.Load() }
+// A serverClock is what the clock of the server shows, as far as is known: what this one does, unless they are half of
+// a window of a calendar or more apart.
+type serverClock struct {
+	aheadMicros atomic.Int64 // of the clock of this process
+}
 
-// answer reads the answer of a cell: the value before, on which the step is repeated.
-func (q *question) answer(c *step.Cell, now int64, r *reply) {
-	p, flags := c.Policy.Attachment.(*policy), r.take(1)[0]
+func (c *serverClock) now() int64 { return time.Now().UnixMicro() + c.aheadMicros.Load() }
+
+// readCell reads the answer of a cell: the value before, on which the step is repeated.
+func (q *question) readCell(cell *step.Cell, now int64, r *reply) {
+	policy := cell.Policy.Attachment.(*scriptPolicy)
+	flags := r.take(1)[0]
 	if flags&cellForeign != 0 {
-		q.allowed, q.err, c.Shortfall = false, cmp.Or(q.err, errForeign), undecided
+		q.allowed = false
+		q.err = cmp.Or(q.err, errForeign)
+		cell.Shortfall = undecided
 		return
 	}
 	q.allowed = flags&questionAllowed != 0
+
+	// The script has said only whether the cell admits, and what its value was. The same step as the script's, in Go,
+	// says what is left and how long to wait.
 	charge := q.allowed && q.mode == step.Allow
-	switch p.Algorithm {
+	switch policy.Algorithm {
 	case step.Log:
-		q.answerLog(c, now, flags, r, charge)
+		q.readLog(cell, now, flags, r, charge)
 	case step.Level, step.Window:
 		var room [16]int64
-		state, sound := p.state(c, room[:], now, flags, r)
+		state, sound := policy.readState(cell, room[:], now, flags, r)
 		if !sound {
 			q.err = errDamaged
 			return
 		}
-		if !c.Take(state, now, charge) && flags&cellAdmits != 0 {
-			c.Shortfall, c.RetryAfter = 0, 0 // rounded doubles of the script can admit what is 1e-16 of a unit too much
+		admitted := cell.Take(state, now, charge)
+		if !admitted && flags&cellAdmits != 0 {
+			// The doubles of the script are rounded: it can admit what is 1e-16 of a unit too much. What it says counts,
+			// since it has charged.
+			cell.Shortfall = 0
+			cell.RetryAfter = 0
 		}
 		if !q.allowed {
-			c.CountRefused(state, now, step.Allow)
+			cell.CountRefused(state, now, step.Allow)
 		}
 	default:
-		panic(step.Missing(p.Algorithm))
+		panic(step.Missing(policy.Algorithm))
 	}
 }
 
-// state returns the state of a level or a window as it was before. It is not sound if no script can have written it:
+// readState reads the state of a level or a window as it was before. It is not sound if no script can have written it:
 // the script itself looks only at the numbers that it needs.
-func (p *policy) state(c *step.Cell, room []int64, now int64, flags byte, r *reply) (state []int64, sound bool) {
+func (p *scriptPolicy) readState(
+	cell *step.Cell, room []int64, now int64, flags byte, r *reply,
+) (state []int64, sound bool) {
 	switch p.Algorithm {
 	case step.Level:
-		return r.level(c, room[:2], now, flags)
+		return r.takeLevel(cell, room[:2], now, flags)
 	case step.Window:
-		return p.window(c, room, flags, r)
+		return p.readWindow(cell, room, flags, r)
 	default:
 		panic(step.Missing(p.Algorithm))
 	}
 }
 
-// level is state for a level.
-func (r *reply) level(c *step.Cell, state []int64, now int64, flags byte) (_ []int64, sound bool) {
+// takeLevel is readState for a level.
+func (r *reply) takeLevel(cell *step.Cell, state []int64, now int64, flags byte) (_ []int64, sound bool) {
 	if flags&cellNew != 0 {
 		return state, true
 	}
 	level, err := strconv.ParseUint(r.take(levelDigits), 10, bits.Len64(step.MaxInt))
 	if err == nil {
-		c.Policy.SetLevel(state, now, int64(level))
+		cell.Policy.SetLevel(state, now, int64(level))
 	}
 	return state, err == nil
 }
 
-// window is state for a window.
-func (p *policy) window(c *step.Cell, room []int64, flags byte, r *reply) (state []int64, sound bool) {
-	size, _ := c.Policy.Lengths()
+// readWindow is readState for a window.
+func (p *scriptPolicy) readWindow(cell *step.Cell, room []int64, flags byte, r *reply) (state []int64, sound bool) {
+	size, _ := cell.Policy.Lengths()
 	state = append(room[:0], make([]int64, size)...)
 	if flags&cellNew != 0 {
 		return state, true
 	}
-	start, total := r.word(), r.word()
-	counts, sum := state[2:], int64(0)
-	for i := range p.size/wordBytes - 2 {
+
+	// The value has its start, the sum of the counts that are inside in full, and the counts. The state has the sum of
+	// all counts. A window without sub-windows has one count in Redis, and in the state none, as that is the sum.
+	start := r.word()
+	total := r.word()
+	counts := state[2:]
+	sum := int64(0)
+	for i := range p.valueBytes/wordBytes - 2 {
 		n := r.word()
 		if i < len(counts) {
 			counts[i] = n
@@ -273,13 +299,13 @@ func (p *policy) window(c *step.Cell, room []int64, flags byte, r *reply) (state
 			return state, false
 		}
 	}
-	aligned := c.Policy.FromFirst || start%p.SubWindow == 0
+	aligned := cell.Policy.FromFirst || start%p.SubWindow == 0
 	sound = aligned && sum == total && max(start, total) <= step.MaxInt
 	if len(counts) > 0 {
 		total += counts[len(counts)-1]
 	}
 	if sound {
-		c.Policy.SetWindow(state, start, total)
+		cell.Policy.SetWindow(state, start, total)
 	}
 	return state, sound
 }
@@ -287,70 +313,77 @@ func (p *policy) window(c *step.Cell, room []int64, flags byte, r *reply) (state
 // levelDigits is the length of a level in replies.
 const levelDigits = 16
 
-// log reads what a script says of a log. It is not sound if the instants are not those of one that was in order.
-func (r *reply) log(c *step.Cell, now int64) (l step.LogSummary, sound bool) {
-	l = step.LogSummary{Count: r.word(), FreesOne: r.word(), FreesAll: r.word(), FreesAsked: r.word()}
-	if l.Count == 0 {
+// takeLog reads what a script says of a log. It is not sound if the instants are not those of one that was in order.
+func (r *reply) takeLog(cell *step.Cell, now int64) (log step.LogSummary, sound bool) {
+	log = step.LogSummary{Count: r.word(), FreesOne: r.word(), FreesAll: r.word(), FreesAsked: r.word()}
+	if log.Count == 0 {
 		return step.LogSummary{}, true
 	}
-	from := now - c.Policy.Period
-	inside := l.FreesOne > from && l.FreesOne <= l.FreesAll && l.FreesAll <= now+c.Policy.Period
-	asked, limit := c.Asked(), c.Policy.Capacity()
-	waits := asked > limit || l.Count+asked <= limit || l.FreesAsked > from && l.FreesAsked <= l.FreesAll
-	return l, inside && waits && l.Count <= step.MaxLog
+	// A server's clock may have stepped back by less than a period since the last of them.
+	from := now - cell.Policy.Period
+	inside := log.FreesOne > from && log.FreesOne <= log.FreesAll && log.FreesAll <= now+cell.Policy.Period
+	asked := cell.Asked()
+	limit := cell.Policy.Capacity()
+	waits := asked > limit || log.Count+asked <= limit || log.FreesAsked > from && log.FreesAsked <= log.FreesAll
+	return log, inside && waits && log.Count <= step.MaxLog
 }
 
-// answerLog is answer for a log, of which the script has read what is asked.
-func (q *question) answerLog(c *step.Cell, now int64, flags byte, r *reply, charge bool) {
+// readLog is readCell for a log, of which the script has read what is asked.
+func (q *question) readLog(cell *step.Cell, now int64, flags byte, r *reply, charge bool) {
 	var before step.LogSummary
-	denied := step.LogSummary{Count: min(c.Asked(), step.MaxLog), FreesOne: now, FreesAll: now, FreesAsked: now}
-	sound, deniedSound := true, true
-	counts := c.Policy.CountDenied
+	denied := step.LogSummary{Count: min(cell.Asked(), step.MaxLog), FreesOne: now, FreesAll: now, FreesAsked: now}
+	sound := true
+	deniedSound := true
+	counts := cell.Policy.CountDenied
 	if flags&cellNew == 0 {
-		before, sound = r.log(c, now)
+		before, sound = r.takeLog(cell, now)
 	}
 	if flags&cellNew == 0 && counts {
-		denied, deniedSound = r.log(c, now)
+		denied, deniedSound = r.takeLog(cell, now)
 	}
 	if !sound || !deniedSound {
 		q.err = errDamaged
 		return
 	}
-	c.ReadLog(before, now, charge)
-	if !q.allowed && counts && c.Units > 0 {
-		short := c.Shortfall
-		c.ReadLog(denied, now, false)
-		c.Shortfall = short
+	cell.ReadLog(before, now, charge)
+	if !q.allowed && counts && cell.Units > 0 {
+		// What is left is read after the refused attempt; whether it was refused, before.
+		short := cell.Shortfall
+		cell.ReadLog(denied, now, false)
+		cell.Shortfall = short
 	}
 }
 
-// settled reads the answer of a cell that was settled.
-func (q *question) settled(c *step.Cell, now int64, r *reply) {
-	p, flags := c.Policy.Attachment.(*policy), r.take(1)[0]
+// readSettled reads the answer of a cell that was settled.
+func (q *question) readSettled(cell *step.Cell, now int64, r *reply) {
+	policy := cell.Policy.Attachment.(*scriptPolicy)
+	flags := r.take(1)[0]
 	switch {
 	case flags&cellForeign != 0:
-		q.err, c.Shortfall = cmp.Or(q.err, errForeign), undecided
-	case p.Algorithm == step.Log:
-		n, room := c.Units, max(c.Policy.Capacity()-r.word(), 0)
-		c.Units = 1 // the reading is about one more
-		after, sound := r.log(c, now)
+		q.err = cmp.Or(q.err, errForeign)
+		cell.Shortfall = undecided
+	case policy.Algorithm == step.Log:
+		n := cell.Units
+		room := max(cell.Policy.Capacity()-r.word(), 0)
+		cell.Units = 1 // the reading is about one more
+		after, sound := r.takeLog(cell, now)
 		if sound {
-			c.ReadLog(after, now, false)
+			cell.ReadLog(after, now, false)
 		} else {
 			q.err = errDamaged
 		}
-		c.Units = n
-		c.Shortfall = max(n-room, 0)
-	case p.Algorithm == step.Level || p.Algorithm == step.Window:
+		cell.Units = n
+		cell.Shortfall = max(n-room, 0)
+	case policy.Algorithm == step.Level || policy.Algorithm == step.Window:
 		var room [16]int64
-		state, sound := p.state(c, room[:], now, flags, r)
+		state, sound := policy.readState(cell, room[:], now, flags, r)
 		if !sound {
 			q.err = errDamaged
 			return
 		}
-		c.Settle(state, now)
+		cell.Settle(state, now)
 	default:
-		panic(step.Missing(p.Algorithm))
+		panic(step.Missing(policy.Algorithm))
 	}
-	q.allowed = q.allowed && c.Shortfall == 0
+	q.allowed = q.allowed && cell.Shortfall == 0
 }

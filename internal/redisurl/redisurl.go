@@ -52,6 +52,7 @@ func Open(text string, config Config) (redis.UniversalClient, error) {
 	if err != nil || strings.Contains(address.Host, ",") { // several addresses are addr=
 		return nil, errForm
 	}
+	// Which of go-redis's three kinds of URL it is, the query says: all have the same scheme.
 	query := address.Query()
 	password, _ := address.User.Password()
 	var client redis.UniversalClient
@@ -117,8 +118,8 @@ func (c *Config) sentinel(text string) (redis.UniversalClient, error) {
 	return redis.NewFailoverClient(o), nil
 }
 
-// set sets what the URL has not: the times, and that a client tries once. So a connection that is refused or cut is known
-// at once, and no charge is sent again.
+// set sets what the URL has not: the times, and that a client tries once. So a connection that is refused or cut is
+// known at once, and no charge is sent again.
 func (c *Config) set(dial, read, write *time.Duration, dials, retries *int) {
 	*dial = cmp.Or(*dial, c.Timeout)
 	if *read <= 0 {
@@ -136,6 +137,7 @@ func (c *Config) provider(user string) func(context.Context) (user, password str
 	if c.PasswordFile == "" {
 		return nil
 	}
+	// Not once: a sidecar may renew it, and connections that are open stay.
 	return func(context.Context) (string, string, error) {
 		password, err := Read(c.PasswordFile)
 		if err != nil {

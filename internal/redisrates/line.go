@@ -1,0 +1,346 @@
+package redisrates
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/headgate/headgate/internal/ctxmark"
+	"github.com/headgate/headgate/internal/hidden"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
+)
+
+var (
+	errAway  = errors.New("it failed or was silent, and is not asked for a moment")
+	errLate  = errors.New("it did not answer in time")
+	errCrowd = errors.New("too many decisions wait for it")
+)
+
+// A line sends questions to servers, in batches. How that is done, two functions know.
+type line struct {
+	run func(deadline time.Time, batch []*question) (err, failure error) // see script.run
+	try func(deadline time.Time, key hidden.Text) error                  // see script.runProbe
+
+	servers servers
+	timeout time.Duration
+	called  func(store.Call)
+	changed func(reason error)
+	pauses  pauses
+	waiters sync.Pool // in a bubble of package synctest, channels must not come from outside
+}
+
+// A waiter is a question on its way, and who waits for its answer. It is the line's own, as it may outlive whoever
+// asked.
+type waiter struct {
+	question
+	weight int
+
+	start, deadline time.Time
+	callerDeadline  time.Time  // of the caller's context; zero: none
+	done            chan error // err, or errLate: then it must not be read. It has room for both
+
+	// Room for the batch, the questions and the cells of somebody who is alone, so that nothing is allocated for them.
+	ownBatch     [1]*waiter
+	ownQuestions [1]*question
+	ownCells     [2]step.Cell
+
+	// The lock of the server guards the rest.
+	abandoned      bool    // nobody waits for the answer
+	extended       bool    // by the time for which this process was stopped
+	earlier, later *waiter // in the list of the server; nil: it is not watched
+}
+
+// newWaiter returns one for a question about a copy of the cells.
+func (l *line) newWaiter(mode step.Mode, cells []step.Cell) *waiter {
+	w, ok := l.waiters.Get().(*waiter)
+	if !ok {
+		w = &waiter{done: make(chan error, 2)}
+	}
+	w.mode = mode
+	w.cells = append(w.ownCells[:0], cells...)
+	for i := range cells {
+		w.weight += cells[i].Policy.Attachment.(*scriptPolicy).weight
+	}
+	return w
+}
+
+// free takes back a waiter that is no longer used.
+func (l *line) free(w *waiter) {
+	*w = waiter{done: w.done}
+	l.waiters.Put(w)
+}
+
+// questionsOf returns the questions of a batch, as the script knows no waiters.
+func questionsOf(batch []*waiter) []*question {
+	all := slices.Grow(batch[0].ownQuestions[:0], len(batch))
+	for _, w := range batch {
+		all = append(all, &w.question)
+	}
+	return all
+}
+
+// send asks the server of cells of one hash slot, and waits for the answer until the deadline that it returns, or until
+// the context ends.
+func (l *line) send(
+	ctx context.Context, mode step.Mode, cells []step.Cell,
+) (allowed bool, deadline time.Time, err error) {
+	w := l.newWaiter(mode, cells)
+	to, hashSlot := l.servers.of(&cells[0])
+	w.hashSlot = hashSlot
+	err = l.sendOrWait(ctx, to, w)
+	if err != nil && !errors.Is(err, errOtherWindow) {
+		return false, deadline, err // it may be in flight, so it is not used again
+	}
+	copy(cells, w.cells)
+	allowed = w.allowed
+	deadline = w.deadline
+	l.free(w)
+	return allowed, deadline, err
+}
+
+// sendOrWait sends a question, or has it sent with others, and waits for the answer until the Timeout, or until the
+// context ends. Somebody who is alone makes the call, which does not end with the context.
+func (l *line) sendOrWait(ctx context.Context, to *server, w *waiter) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	w.start = time.Now()
+	l.pauses.watch(w.start)
+	timeout := l.timeout
+	if deadline, ok := ctx.Deadline(); ok {
+		w.callerDeadline = deadline
+		timeout = min(timeout, deadline.Sub(w.start))
+	}
+	if end, ok := ctxmark.DecisionEnd(ctx); ok {
+		timeout = min(timeout, end.Sub(w.start))
+	}
+	if timeout <= 0 {
+		return errLate
+	}
+	w.deadline = w.start.Add(timeout)
+
+	// A server that was away is asked one question at a time. Whoever asks it waits no longer for that than for any
+	// other: the probe goes on without its caller.
+	probe, ok := to.breaker.admit(w.start)
+	if !ok {
+		return errAway
+	}
+	w.ownBatch[0] = w
+	if probe {
+		go l.sendProbe(to, w)
+		return l.wait(ctx, to, w, false)
+	}
+
+	// While calls are in flight, the question waits for the next, which many share: a call takes Redis and this process
+	// as long as four to eight questions.
+	to.mu.Lock()
+	if to.callsInFlight == maxInFlight || len(to.queue) > 0 {
+		if len(to.queue) >= maxWaiting {
+			to.mu.Unlock()
+			return errCrowd
+		}
+		to.queue = append(to.queue, w)
+		watched := l.watch(to, w)
+		to.mu.Unlock()
+		return l.wait(ctx, to, w, watched)
+	}
+	to.callsInFlight++
+	to.questionsInFlight++
+	to.mu.Unlock()
+
+	// A call must not end with a caller that cannot wait for it, or the server would seem not to answer. A tenth of the
+	// Timeout is what a decision may have spent before its call.
+	if timeout < l.timeout*9/10 {
+		go l.sendBatches(to, w.ownBatch[:])
+		return l.wait(ctx, to, w, false)
+	}
+	defer l.sendQueue(to) // also if an observer panics
+	l.sendBatch(to, w.ownBatch[:], w.start, w.deadline)
+	return <-w.done
+}
+
+// wait waits for the answer to a question that another goroutine sends. Who is watched is woken when it is late.
+func (l *line) wait(ctx context.Context, to *server, w *waiter, watched bool) error {
+	ended := ctx.Done()
+	if watched && ended == nil { // a select takes longer
+		return <-w.done
+	}
+	var timer *time.Timer
+	var late <-chan time.Time
+	if !watched {
+		to.mu.Lock() // the call that it is in may extend it
+		timer = time.NewTimer(time.Until(w.deadline))
+		to.mu.Unlock()
+		defer timer.Stop()
+		late = timer.C
+	}
+	// An answer that comes later stays in the channel, for which it has room, and the waiter is left to the collector.
+	for {
+		err := errLate
+		select {
+		case err := <-w.done:
+			return err
+		case <-late:
+		case <-ended:
+			err = ctx.Err()
+		}
+		to.mu.Lock()
+		if errors.Is(err, errLate) && l.extend(to, w, time.Now()) {
+			timer.Reset(time.Until(w.deadline))
+			to.mu.Unlock()
+			continue
+		}
+		w.unwatch()
+		w.abandoned = true
+		to.mu.Unlock()
+		return err
+	}
+}
+
+// sendQueue sends the questions that wait by now, in a goroutine, so that the caller has its answer before it works for
+// others.
+func (l *line) sendQueue(to *server) {
+	batch := to.nextBatch(1)
+	if len(batch) > 0 {
+		go l.sendBatches(to, batch)
+	}
+}
+
+// sendBatches sends a batch, and those after it for as long as questions wait.
+func (l *line) sendBatches(to *server, batch []*waiter) {
+	for len(batch) > 0 {
+		now := time.Now()
+		l.sendBatch(to, batch, now, now.Add(l.timeout)) // each waiter keeps its own deadline
+		to.gather(len(batch))
+		batch = to.nextBatch(len(batch))
+	}
+}
+
+// sendProbe asks a server that was away. If it answers, it is used again as soon as it runs all commands of the
+// scripts: the question may be one that a server refuses which cannot write.
+func (l *line) sendProbe(to *server, w *waiter) {
+	defer to.breaker.release()
+	key := w.cells[0].Key // after the call, the waiter may be another's
+	now := time.Now()
+	if !l.sendBatch(to, w.ownBatch[:], now, now.Add(l.timeout)) {
+		return
+	}
+	fault := l.try(time.Now().Add(l.timeout), key)
+	if to.breaker.tried(fault) {
+		l.changed(nil)
+	}
+}
+
+// sendBatch sends questions, and gives each its answer or error, by the deadline. If there was no answer while this
+// process itself was stopped, it charges once more: that may charge twice, and less is admitted. What gives units back,
+// or reports them, is never sent again, as it would make room that is not there. It reports whether the server works.
+func (l *line) sendBatch(to *server, batch []*waiter, start, deadline time.Time) (works bool) {
+	// By what the server has answered meanwhile, the breaker tells a server that is silent from one that is slow.
+	sent := start
+	answersBefore := to.breaker.answerCount.Load()
+	err, failure := l.run(deadline, questionsOf(batch))
+
+	// An answer may have come while this process stood still, and been thrown away as late.
+	silent := outOfTime(failure) && l.pauses.since(start) > 0
+	if silent {
+		now := time.Now()
+		again, lastDeadline := l.sentAgain(to, batch, now)
+		if len(again) > 0 {
+			l.pauses.watch(now)
+			silent = false
+			sent = now
+			answersBefore = to.breaker.answerCount.Load()
+			err, failure = l.run(lastDeadline, questionsOf(again))
+		}
+	}
+
+	switch {
+	case silent: // while this process was stopped, which says nothing of the server
+	case failure == nil:
+		works = true
+		to.breaker.answered()
+		l.servers.learn()
+	case to.breaker.failed(sent, answersBefore, failure, maxSilence*l.timeout):
+		l.changed(failure)
+	}
+	if err != nil || to.unserved.any.Load() {
+		l.noteHashSlots(to, batch)
+	}
+	l.called(store.Call{Questions: len(batch), Took: time.Since(start), Err: err})
+
+	// All are taken out of the list before the first is answered, under one lock for the batch. A waiter that has its
+	// answer may be another's at once.
+	to.mu.Lock()
+	for _, w := range batch {
+		w.unwatch()
+	}
+	to.mu.Unlock()
+	for _, w := range batch {
+		w.done <- w.err
+	}
+	return works
+}
+
+// noteHashSlots notes which hash slots a server serves, as far as it has said.
+func (l *line) noteHashSlots(to *server, batch []*waiter) {
+	now := time.Now()
+	for _, w := range batch {
+		// On a Cluster all of them pass, as its client learns where the hash slot is now. For other clients a MOVED
+		// stays until somebody mends it.
+		is, passing := aboutHashSlot(w.err)
+		switch {
+		case is:
+			passing = passing || l.servers.cluster != nil
+			if w.hashSlot != noHashSlot && to.unserved.failed(w.hashSlot, w.err, passing, now) {
+				l.changed(w.err)
+			}
+			w.err = hashSlotError{w.err, w.deadline}
+		case w.err == nil && to.unserved.answered(w.hashSlot, now):
+			l.changed(nil)
+		}
+	}
+}
+
+// sentAgain returns the questions of a call that are to be sent again after this process was stopped, and until when
+// the last of them waits.
+func (l *line) sentAgain(to *server, batch []*waiter, now time.Time) (again []*waiter, lastDeadline time.Time) {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	for _, w := range batch {
+		if w.mode == step.Settle || w.abandoned {
+			continue
+		}
+		// The alarm may have extended it already.
+		if w.extended && w.deadline.After(now) || l.extend(to, w, now) {
+			again = append(again, w)
+			if w.deadline.After(lastDeadline) {
+				lastDeadline = w.deadline
+			}
+		}
+	}
+	return again, lastDeadline
+}
+
+// extend gives a question the time for which this process was stopped since it was asked, once, and no more than its
+// caller has. It reports whether that is left. The server is locked.
+func (l *line) extend(to *server, w *waiter, now time.Time) bool {
+	deadline := w.deadline.Add(l.pauses.since(w.start))
+	if !w.callerDeadline.IsZero() && w.callerDeadline.Before(deadline) {
+		deadline = w.callerDeadline
+	}
+	if w.extended || !deadline.After(now) || !deadline.After(w.deadline) {
+		return false
+	}
+	// Its place in the list is by its deadline.
+	watched := w.later != nil
+	w.unwatch()
+	w.extended = true
+	w.deadline = deadline
+	if watched {
+		to.insert(w)
+	}
+	return true
+}

@@ -1,0 +1,94 @@
+package redisrates
+
+import (
+	"context"
+	"errors"
+
+	"github.com/headgate/headgate/internal/ctxmark"
+	"github.com/headgate/headgate/internal/outage"
+	"github.com/headgate/headgate/internal/step"
+)
+
+// settle corrects charges where they were made. Each is sent once, even if the context has ended: one that is not
+// answered may have been made.
+func (d *Decider) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
+	defer d.refusals.beginGivingBack(cells)()
+	allowed = true
+	var faults []error
+	var atServer group
+	for i := range cells {
+		cell := &cells[i]
+		switch cell.Source {
+		case step.SourceLocal:
+			fits, err := d.decideLocally(ctx, step.Settle, cells[i:i+1])
+			allowed = allowed && fits
+			faults = append(faults, err)
+		case step.SourceOpen: // it was charged nowhere
+			decideOpen(cell)
+		default:
+			atServer.add(cells, i)
+		}
+	}
+	if len(atServer.cells) == 0 {
+		return allowed, errors.Join(faults...)
+	}
+
+	// The context of the caller does not come along: it would end a call that others share, or that is made already.
+	report := atServer.cells[0].Instant == 0 // of units that were charged nowhere before
+	sent := context.Background()
+	end, ok := ctxmark.DecisionEnd(ctx)
+	if ok && report { // which this process can take, too, if the server is late
+		sent = ctxmark.DecideBy(sent, end)
+	}
+	fits, err := d.decideByServer(sent, step.Settle, atServer.cells)
+	switch {
+	case err != nil && report:
+		fits, err = d.decideWithoutServer(ctx, step.Settle, atServer.cells, err)
+	case err != nil: // what was charged in Redis cannot be corrected elsewhere
+		err = unavailable(err)
+	}
+	allowed = allowed && fits
+	faults = append(faults, err)
+	atServer.copyTo(cells)
+	return allowed, errors.Join(faults...)
+}
+
+// reset forgets states. After an error the server may still have them.
+func (d *Decider) reset(ctx context.Context, cells []step.Cell) error {
+	defer d.refusals.beginGivingBack(cells)()
+	if d.failure == outage.FailLocal {
+		if _, err := d.decideLocally(ctx, step.Reset, cells); err != nil {
+			return err
+		}
+	}
+	call, cancel := context.WithTimeout(ctx, d.timeout)
+	defer cancel()
+	err := d.resetAtServer(call, cells)
+	elsewhere, _ := aboutHashSlot(err)
+	if elsewhere && !d.line.servers.hasHashSlots() { // as in decideByServer
+		d.line.servers.checksHashSlots.Store(true)
+		err = d.resetAtServer(call, cells)
+	}
+	if own := ctx.Err(); own != nil {
+		return own
+	}
+	if err != nil {
+		return unavailable(err)
+	}
+	return nil
+}
+
+// resetAtServer deletes the values of cells, of one hash slot after the other. That shares no call with others, and is
+// no probe: a reset is rare, and must not seem to work on a server that is away.
+func (d *Decider) resetAtServer(ctx context.Context, cells []step.Cell) error {
+	for _, group := range d.groups(cells) {
+		to, _ := d.line.servers.of(&group.cells[0])
+		if to.breaker.open.Load() {
+			return errAway
+		}
+		if err := d.script.runDelete(ctx, group.cells); err != nil {
+			return err
+		}
+	}
+	return nil
+}
