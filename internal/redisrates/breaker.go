@@ -55,6 +55,8 @@ func (b *breaker) admit(now time.Time) (probe, ok bool) {
 	if !b.open.Load() {
 		return false, true
 	}
+
+	// Who is not the probe has its answer from the failure policy at once.
 	if b.probing || now.Before(b.nextProbe) {
 		return false, false
 	}
@@ -123,11 +125,14 @@ func (b *breaker) failed(sent time.Time, answersBefore uint64, err error, silenc
 			b.silenceStart = sent
 		}
 	}
+	// It was the probe, or was in flight when the breaker opened: away it is already.
 	if b.open.Load() {
 		b.reason = err
 		b.probeFailed = true
 		return false
 	}
+
+	// An error that the server replied is certain, so one is enough. A connection that breaks may be one of many.
 	few := b.failures.Add(1) < maxFailures && !replied(err)
 	tooShort := silent && time.Since(b.silenceStart) < silence
 	if few || tooShort {

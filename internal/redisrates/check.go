@@ -25,11 +25,13 @@ func (f *faults) add(wrong bool, format string, args ...any) {
 
 // addClient adds all that is wrong with a client, as far as its options tell.
 func (f *faults) addClient(client redis.UniversalClient) {
+	// A nil pointer in the interface would pass for a client, until the first decision.
 	value := reflect.ValueOf(client)
 	if !value.IsValid() || value.Kind() == reflect.Pointer && value.IsNil() {
 		f.add(true, "the client is nil")
 		return
 	}
+	// A client that does not return at the deadline holds up everybody who shares the call.
 	deadlines := func(enabled bool, read, write time.Duration) {
 		const instead = "in the options, or use redisstore.Open"
 		f.add(!enabled, "the client ignores deadlines: set ContextTimeoutEnabled: true "+instead)

@@ -4,10 +4,10 @@
 // A question goes down three floors, and its answer comes back the same way. Each floor is a type with a verb of its
 // own, and knows nothing of the floors above it:
 //
-//	Decider  decides  decider.go    a refusal that is remembered (refusals.go), or what the line is answered
+//	Decider  decides  decider.go    a refusal that is remembered (refusals.go), or what the line is answered; what
+//	                                no server has answered, by Config.Failure
 //	                  hashslots.go  keys of several hash slots: in turn, and given back if one refuses
 //	                  settle.go     corrections of charges, and resets
-//	                  away.go       what no server has answered: by Config.Failure
 //	line     sends    line.go       when a question is sent, how long its caller waits, what a failed call means
 //	                  queue.go      together with whom: what waits for a server, and who is late
 //	                  servers.go    to whom: the server, or the master of the key, unless it is away (breaker.go)
@@ -73,6 +73,7 @@ func New(client redis.UniversalClient, config Config) (*Decider, error) {
 		return nil, errors.Join(faults...)
 	}
 
+	// Floor by floor, from below. Each is given what it needs of the one below it, and of the Config.
 	names := rediskey.New(config.Prefix, config.Secret)
 	cluster, _ := client.(*redis.ClusterClient)
 	script := &script{client: client, cluster: cluster, names: names}
@@ -106,6 +107,7 @@ func New(client redis.UniversalClient, config Config) (*Decider, error) {
 
 // faults returns all that is wrong with a Config that has its defaults.
 func (c Config) faults() (f faults) {
+	// All together, so that a program that does not start says at once what to change.
 	n := len(c.Secret)
 	unknown := c.Failure < outage.FailLocal || c.Failure > outage.FailClosed
 	f.add(c.Timeout < time.Millisecond, "a Timeout of %v is below 1 ms", c.Timeout)
@@ -138,6 +140,9 @@ func (d *Decider) Prepare(policies []step.Policy) error {
 		}
 		kept := newPolicy(policy, &d.script.clock)
 		policy.Attachment = kept
+
+		// Without a server, the share of each policy is decided in memory. That it cannot be is told now, and not in an
+		// outage.
 		if d.failure != outage.FailLocal {
 			continue
 		}
@@ -193,10 +198,11 @@ func (d *Decider) decide(
 		return true, d.reset(ctx, cells)
 	}
 
+	// Peeks and charges share what is remembered: both are refused alike.
 	if d.refusals == nil {
 		allowed, err = d.decideByServer(ctx, mode, cells)
 	} else {
-		lookup, refused := d.refusals.answer(cells)
+		lookup, refused := d.refusals.decide(cells)
 		if refused && remembered {
 			return false, nil
 		}
@@ -229,4 +235,75 @@ func counted(cells []step.Cell) bool {
 		}
 	}
 	return false
+}
+
+// decideWithoutServer answers a question that the server did not.
+func (d *Decider) decideWithoutServer(
+	ctx context.Context, mode step.Mode, cells []step.Cell, cause error,
+) (allowed bool, err error) {
+	// A caller that has given up gets its own error. A settlement is made all the same: units are used, or free again,
+	// whether somebody waits for the answer or not.
+	if err := ended(ctx); err != nil && mode != step.Settle {
+		return false, err
+	}
+	switch {
+	case d.failure == outage.FailClosed, errors.Is(cause, errCrowd): // a crowd is no outage: the server answers others
+		return false, unavailable(cause)
+	case d.failure == outage.FailOpen:
+		for i := range cells {
+			cell := &cells[i]
+			cell.Instant = 0
+			decideOpen(cell)
+		}
+		return true, nil
+	}
+	return d.decideLocally(ctx, mode, cells)
+}
+
+// decideOpen answers that nothing of a cell is used.
+func decideOpen(cell *step.Cell) {
+	cell.Source = step.SourceOpen
+	cell.Shortfall = 0
+	cell.Reading = step.Reading{Remaining: cell.Policy.Capacity()}
+}
+
+// decideLocally asks the store in this process. It asks for no more than that can ever grant, as core compared the
+// units with limits that were not divided, and gives back no more.
+func (d *Decider) decideLocally(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	// The policies of that store are others, so it is asked about copies of the cells. Two are on the stack.
+	own := append(make([]step.Cell, 0, 2), cells...)
+	for i := range own {
+		cell := &own[i]
+		cell.Policy = cell.Policy.Attachment.(*scriptPolicy).local
+		limit := cell.Policy.Max()
+		if mode == step.Settle {
+			cell.Units = max(cell.Units, -limit)
+		} else {
+			cell.Units = min(cell.Units, limit)
+		}
+	}
+	allowed, err = d.local.Ask(ctx, mode, own)
+	for i := range own {
+		cell := &cells[i]
+		cell.Instant = own[i].Instant
+		cell.Source = step.SourceLocal
+		cell.Shortfall = own[i].Shortfall
+		cell.Reading = own[i].Reading
+	}
+	return allowed, err
+}
+
+// unavailable returns the error that says why the server was not used.
+func unavailable(cause error) error { return fmt.Errorf("%w: %w", store.ErrUnavailable, cause) }
+
+// ended returns the error of a context that has ended, or whose deadline has come: its own timer may be late.
+func ended(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	deadline, ok := ctx.Deadline()
+	if ok && !time.Now().Before(deadline) {
+		return context.DeadlineExceeded
+	}
+	return nil
 }

@@ -128,7 +128,7 @@ var errorsOfRedis = []struct {
 }{
 	{"NOSCRIPT No matching script. Please use EVAL.", func(name, _ string, _ []string) bool { return name == evalSHA }, sentAgain},
 	{"ERR user_script:35: Script attempted to access nonexistent global variable 'struct'", func(name, script string, _ []string) bool {
-		return script != probeSource && !strings.HasPrefix(script, preludeSource) && script != portableDecideScript.sha
+		return script != probeSource && !strings.HasPrefix(script, preludeSource) && script != portableScripts[0].sha
 	}, sentAgain},
 	{"CROSSSLOT Keys in request don't hash to the same slot", severalSlots, sentAgain},
 	{"MOVED 3999 127.0.0.1:6381", always, slotAway},

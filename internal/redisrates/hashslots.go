@@ -47,7 +47,7 @@ func (d *Decider) groups(cells []step.Cell) (groups []group) {
 	if !d.line.servers.hasHashSlots() {
 		return []group{{cells: cells}}
 	}
-	for i := range cells {
+	for i := range cells { // few, so a search takes less than a map
 		_, hashSlot := d.line.servers.of(&cells[i])
 		g := slices.IndexFunc(groups, func(g group) bool { return g.hashSlot == hashSlot })
 		if g < 0 {
@@ -122,6 +122,7 @@ func (d *Decider) decideGroup(ctx context.Context, mode step.Mode, cells []step.
 func (d *Decider) decideTogether(
 	ctx context.Context, mode step.Mode, cells []step.Cell, groups []group,
 ) (allowed bool, err error) {
+	// Each has cells of its own, so they are not in each other's way.
 	fits := make([]bool, len(groups))
 	faults := make([]error, len(groups))
 	var all sync.WaitGroup
@@ -139,6 +140,8 @@ func (d *Decider) decideTogether(
 // for those of policies that count refused attempts. A charge that cannot be given back expires.
 func (d *Decider) decideInTurn(ctx context.Context, cells []step.Cell, groups []group) (allowed bool, err error) {
 	defer d.refusals.beginGivingBack(cells)()
+
+	// One Timeout is for all hash slots together. Each call looks at the clock for what is left of it.
 	deadline := time.Now().Add(d.timeout)
 	own, ok := ctx.Deadline()
 	if ok && own.Before(deadline) {
@@ -202,7 +205,7 @@ func (d *Decider) giveBack(deadline time.Time, groups []group) {
 	if len(charged) == 0 {
 		return
 	}
-	// Nobody else gives them back, so it is done even if the caller does not wait for it.
+	// Nobody else gives them back, so it goes on even if the caller does not wait for it, with a Timeout of its own.
 	done := make(chan bool, 1)
 	go func() {
 		_, _ = d.decideTogether(context.Background(), step.Settle, back, d.groups(back))

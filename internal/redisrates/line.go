@@ -117,7 +117,7 @@ func (l *line) sendOrWait(ctx context.Context, to *server, w *waiter) error {
 	if end, ok := ctxmark.DecisionEnd(ctx); ok {
 		timeout = min(timeout, end.Sub(w.start))
 	}
-	if timeout <= 0 {
+	if timeout <= 0 { // what is sent might be charged, though nobody can use the answer
 		return errLate
 	}
 	w.deadline = w.start.Add(timeout)
@@ -165,7 +165,7 @@ func (l *line) sendOrWait(ctx context.Context, to *server, w *waiter) error {
 // wait waits for the answer to a question that another goroutine sends. Who is watched is woken when it is late.
 func (l *line) wait(ctx context.Context, to *server, w *waiter, watched bool) error {
 	ended := ctx.Done()
-	if watched && ended == nil { // a select takes longer
+	if watched && ended == nil { // nearly always, where requests have no deadline; a select takes longer
 		return <-w.done
 	}
 	var timer *time.Timer
@@ -212,8 +212,10 @@ func (l *line) sendQueue(to *server) {
 // sendBatches sends a batch, and those after it for as long as questions wait.
 func (l *line) sendBatches(to *server, batch []*waiter) {
 	for len(batch) > 0 {
+		// A call lasts for a Timeout, whatever its waiters have left: the answer to somebody who has gone still says
+		// that the server works.
 		now := time.Now()
-		l.sendBatch(to, batch, now, now.Add(l.timeout)) // each waiter keeps its own deadline
+		l.sendBatch(to, batch, now, now.Add(l.timeout))
 		to.gather(len(batch))
 		batch = to.nextBatch(len(batch))
 	}
@@ -247,7 +249,7 @@ func (l *line) sendBatch(to *server, batch []*waiter, start, deadline time.Time)
 	silent := outOfTime(failure) && l.pauses.since(start) > 0
 	if silent {
 		now := time.Now()
-		again, lastDeadline := l.sentAgain(to, batch, now)
+		again, lastDeadline := l.toSendAgain(to, batch, now)
 		if len(again) > 0 {
 			l.pauses.watch(now)
 			silent = false
@@ -304,9 +306,9 @@ func (l *line) noteHashSlots(to *server, batch []*waiter) {
 	}
 }
 
-// sentAgain returns the questions of a call that are to be sent again after this process was stopped, and until when
+// toSendAgain returns the questions of a call that are to be sent again after this process was stopped, and until when
 // the last of them waits.
-func (l *line) sentAgain(to *server, batch []*waiter, now time.Time) (again []*waiter, lastDeadline time.Time) {
+func (l *line) toSendAgain(to *server, batch []*waiter, now time.Time) (again []*waiter, lastDeadline time.Time) {
 	to.mu.Lock()
 	defer to.mu.Unlock()
 	for _, w := range batch {

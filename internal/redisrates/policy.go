@@ -32,7 +32,8 @@ const registerCount = 8
 // newPolicy returns what is kept with a policy that is not constant.
 func newPolicy(policy *step.Policy, clock *serverClock) *scriptPolicy {
 	p := &scriptPolicy{
-		Stored: policy.Stored(), suffix: suffix(policy), register: byte(1 + registers.Add(1)%registerCount), clock: clock,
+		Stored: policy.Stored(), clock: clock,
+		suffix: suffix(policy), register: byte(1 + registers.Add(1)%registerCount),
 	}
 	counted := bit(policy.CountDenied)
 	switch p.Algorithm {
@@ -58,8 +59,8 @@ func newPolicy(policy *step.Policy, clock *serverClock) *scriptPolicy {
 		p.valueBytes = int(2+counts) * wordBytes
 		p.weight = 1 + p.valueBytes/64
 	case step.Log:
-		// A log that is written anew goes through the script as a whole. If denied units count, that is each question, and
-		// up to three copies.
+		// A log that is written anew goes through the script as a whole. If denied units count, that is each question,
+		// and up to three copies.
 		p.grid = max(policy.Period/4, 1)
 		p.tail = words(policy.Limit, policy.Period, p.grid, counted, 0, 0, 0)
 		p.weight = 1 + int((1+2*counted)*policy.Limit)/64
@@ -83,6 +84,8 @@ func (p *scriptPolicy) numbers(b []byte, policy *step.Policy, units int64) []byt
 	default:
 		panic(step.Missing(p.Algorithm))
 	}
+
+	// The borders of a calendar go with its clock, so they are not made beforehand.
 	begin := len(b)
 	head := p.head
 	tail := p.tail
@@ -125,7 +128,8 @@ func (p *scriptPolicy) corrections(b []byte, cell *step.Cell) []byte {
 		}
 	case step.Window:
 		numbers = [10]int64{
-			back, more, cell.Instant, policy.Limit, p.SubWindow, p.WholeCounts, min(p.OldestCount, 1), bit(policy.FromFirst),
+			back, more, cell.Instant, policy.Limit,
+			p.SubWindow, p.WholeCounts, min(p.OldestCount, 1), bit(policy.FromFirst),
 		}
 	case step.Log:
 		numbers = [10]int64{back, min(more, step.MaxLog), cell.Instant, policy.Limit, policy.Period, p.grid}

@@ -70,8 +70,8 @@ func (to *server) nextBatch(answered int) (batch []*waiter) {
 	to.questionsInFlight -= answered
 
 	// Half of all is left to another call that is in flight. A call that takes all that wait is followed by small ones
-	// until it is answered, and they by a large one again. With halves there are 30 % more decisions where Redis and the
-	// clients have a processor each, and 5 % where they share two.
+	// until it is answered, and they by a large one again. With halves there are 30 % more decisions where Redis and
+	// the clients have a processor each, and 5 % where they share two.
 	share := maxWaiting
 	if to.callsInFlight > 1 {
 		share = max((to.questionsInFlight+len(to.queue)+1)/2, minShare)
@@ -80,6 +80,7 @@ func (to *server) nextBatch(answered int) (batch []*waiter) {
 	batch = make([]*waiter, 0, min(share, len(to.queue), maxWeight)) // none weighs less than 1
 	weight := 0
 	for len(to.queue) > 0 && len(batch) < share {
+		// What is too heavy stays the first of the next call: nobody is overtaken.
 		w := to.queue[0]
 		weight += w.weight
 		if len(batch) > 0 && weight > maxWeight {
@@ -151,6 +152,7 @@ func (w *waiter) unwatch() {
 func (l *line) wakeLate(to *server) {
 	to.mu.Lock()
 	defer to.mu.Unlock()
+	// Also those that are in flight: their callers leave, and the answer of the call is read by nobody.
 	now := time.Now()
 	first := to.byDeadline.later
 	for first != &to.byDeadline && !first.deadline.After(now) {

@@ -68,8 +68,8 @@ func (r *refusals) version(cells []step.Cell) (sum uint64, givingBack bool) {
 	return sum, givingBack
 }
 
-// answer answers a question that is refused as far as is known.
-func (r *refusals) answer(cells []step.Cell) (found lookup, refused bool) {
+// decide answers a question that is refused as far as is known.
+func (r *refusals) decide(cells []step.Cell) (found lookup, refused bool) {
 	var hash uint64
 	for i := range cells {
 		cell := &cells[i]
@@ -133,10 +133,12 @@ func (r *refusals) keep(found lookup, cells []step.Cell) {
 			span = min(span, time.Duration(cell.NextAfter)*time.Microsecond)
 		}
 	}
+	// What has changed since it was sent may have come before or after it at the server: nobody knows.
 	version, _ := r.version(cells)
 	if found.givingBack || version != found.version {
 		return
 	}
+	// A refusal is read without a lock, and outlives the question.
 	own := append([]step.Cell(nil), cells...)
 	for i := range own {
 		own[i].Key = hidden.Of(strings.Clone(own[i].Key.Reveal())) // it may be a part of a long header

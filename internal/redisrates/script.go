@@ -25,19 +25,21 @@ var (
 	//go:embed prelude.lua
 	preludeSource string
 
-	decideScript         = newLuaScript(decideSource)
-	settleScript         = newLuaScript(settleSource)
-	portableDecideScript = newLuaScript(preludeSource + decideSource)
-	portableSettleScript = newLuaScript(preludeSource + settleSource)
+	luaScripts      = newLuaScripts("")
+	portableScripts = newLuaScripts(preludeSource) // for servers without the library struct
 )
 
 // A luaScript is the source of a script, and the SHA-1 by which Redis knows it: strings, in the type that the client
 // wants.
 type luaScript struct{ source, sha any }
 
-func newLuaScript(source string) *luaScript {
-	sum := sha1.Sum([]byte(source))
-	return &luaScript{source, hex.EncodeToString(sum[:])}
+// newLuaScripts returns the one that decides, and the one that settles, behind a prelude.
+func newLuaScripts(prelude string) (scripts [2]luaScript) {
+	for i, source := range [...]string{prelude + decideSource, prelude + settleSource} {
+		sum := sha1.Sum([]byte(source))
+		scripts[i] = luaScript{source, hex.EncodeToString(sum[:])}
+	}
+	return scripts
 }
 
 const (
@@ -71,10 +73,17 @@ const noHashSlot = -1
 
 // A part of a batch is what one run of a Lua script can answer: questions of one hash slot.
 type part struct {
+	target
+	batch []*question
+}
+
+// A target is which script is run, and where.
+type target struct {
 	hashSlot int
 	settles  bool
-	batch    []*question
 }
+
+func (q *question) target() target { return target{q.hashSlot, q.mode == step.Settle} }
 
 // run makes one call with a batch of questions to a server, and sets in each the answer, or its error. The first error,
 // if any, is that of the call as a whole. The second is nil if the server works.
@@ -94,29 +103,25 @@ func (s *script) run(deadline time.Time, batch []*question) (err, failure error)
 
 // partsOf returns the parts of a batch. Most have one, which is the batch itself.
 func partsOf(batch []*question) []part {
-	first := part{batch[0].hashSlot, batch[0].mode == step.Settle, batch}
+	first := batch[0].target()
 	for _, q := range batch[1:] {
-		if q.hashSlot != first.hashSlot || (q.mode == step.Settle) != first.settles {
+		if q.target() != first {
 			return sortedParts(batch)
 		}
 	}
-	return append(make([]part, 0, 1), first)
+	return []part{{first, batch}}
 }
 
 // sortedParts is partsOf a batch that has several.
 func sortedParts(batch []*question) (parts []part) {
-	type which struct {
-		hashSlot int
-		settles  bool
-	}
-	index := make(map[which]int)
+	index := make(map[target]int)
 	for _, q := range batch {
-		w := which{q.hashSlot, q.mode == step.Settle}
-		i, ok := index[w]
+		to := q.target()
+		i, ok := index[to]
 		if !ok {
 			i = len(parts)
-			index[w] = i
-			parts = append(parts, part{hashSlot: w.hashSlot, settles: w.settles})
+			index[to] = i
+			parts = append(parts, part{target: to})
 		}
 		parts[i].batch = append(parts[i].batch, q)
 	}
@@ -125,6 +130,8 @@ func sortedParts(batch []*question) (parts []part) {
 
 // runPipeline runs several parts in one round trip.
 func (s *script) runPipeline(ctx context.Context, parts []part) (err, failure error) {
+	// The hash slots of a batch are at one master, so that this is one round trip on a Cluster, too: but for the first
+	// batch, before the client knows the masters.
 	pipe := s.client.Pipeline()
 	commands := make([]once, len(parts))
 	arguments := make([]*arguments, len(parts))
@@ -186,16 +193,11 @@ func (s *script) runToEnd(ctx context.Context, part part, arguments *arguments, 
 
 // lua returns the Lua script of a part.
 func (s *script) lua(part part) *luaScript {
-	portable := s.portable.Load()
-	switch {
-	case portable && part.settles:
-		return portableSettleScript
-	case portable:
-		return portableDecideScript
-	case part.settles:
-		return settleScript
+	scripts := &luaScripts
+	if s.portable.Load() {
+		scripts = &portableScripts
 	}
-	return decideScript
+	return &scripts[bit(part.settles)]
 }
 
 // once is a command that the client does not repeat: a charge is not idempotent.

@@ -39,6 +39,7 @@ func (ss *servers) of(cell *step.Cell) (to *server, hashSlot int) {
 	if !ss.hasHashSlots() {
 		return &ss.first, noHashSlot
 	}
+	// What is in the braces of a name is all that counts: the values of a key are together, whatever their policies.
 	tag := ss.names.AppendTag(make([]byte, 0, 64), cell.Key.Reveal())
 	hashSlot = rediskey.HashSlot(tag)
 	if ss.cluster == nil || !ss.tableLoaded.Load() {
@@ -49,6 +50,8 @@ func (ss *servers) of(cell *step.Cell) (to *server, hashSlot int) {
 	if err != nil {
 		return &ss.first, hashSlot
 	}
+	// Each master has a line of its own, so that one that is slow or away delays only its own keys. The map is copied
+	// when a master is new, so that nobody else takes a lock.
 	address := master.Options().Addr
 	server := ss.masters()[address]
 	if server != nil {
@@ -62,7 +65,7 @@ func (ss *servers) hasHashSlots() bool { return ss.cluster != nil || ss.checksHa
 
 func (ss *servers) masters() map[string]*server { return *ss.byAddress.Load() }
 
-// add adds a master. Its line begins empty, and its breaker closed.
+// add adds a master. None is taken out: each takes less than a kilobyte, and its address may come back.
 func (ss *servers) add(address string) *server {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -121,6 +124,7 @@ type unserved struct {
 func (u *unserved) failed(hashSlot int, err error, passing bool, now time.Time) (tell bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	// After a while without any, a failure is the first of a new series.
 	if u.reason == nil && now.Sub(u.lastFailure) > maxPassing {
 		u.firstFailure = now
 	}

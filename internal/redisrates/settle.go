@@ -13,6 +13,8 @@ import (
 // answered may have been made.
 func (d *Decider) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
 	defer d.refusals.beginGivingBack(cells)()
+
+	// A receipt says who has charged. What this process has charged in an outage, Redis does not know.
 	allowed = true
 	var faults []error
 	var atServer group
@@ -33,18 +35,20 @@ func (d *Decider) settle(ctx context.Context, cells []step.Cell) (allowed bool, 
 		return allowed, errors.Join(faults...)
 	}
 
-	// The context of the caller does not come along: it would end a call that others share, or that is made already.
+	// The context of the caller does not come along: who has given up has used the units all the same, or not.
 	report := atServer.cells[0].Instant == 0 // of units that were charged nowhere before
 	sent := context.Background()
 	end, ok := ctxmark.DecisionEnd(ctx)
 	if ok && report { // which this process can take, too, if the server is late
 		sent = ctxmark.DecideBy(sent, end)
 	}
+
+	// A report can be counted here as well as there. A receipt of the server cannot.
 	fits, err := d.decideByServer(sent, step.Settle, atServer.cells)
 	switch {
 	case err != nil && report:
 		fits, err = d.decideWithoutServer(ctx, step.Settle, atServer.cells, err)
-	case err != nil: // what was charged in Redis cannot be corrected elsewhere
+	case err != nil:
 		err = unavailable(err)
 	}
 	allowed = allowed && fits

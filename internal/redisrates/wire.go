@@ -82,6 +82,7 @@ func (s *script) newArguments(batch []*question) *arguments {
 			}
 		}
 	}
+	// Else the script asks the server for the time: the clocks of processes differ, and a skew would admit twice.
 	if s.instant != nil {
 		a.now = s.instant(a.now)
 	}
@@ -163,7 +164,7 @@ const (
 func (s *script) readReply(batch []*question, text string) error {
 	r := reply(text)
 	now := r.word()
-	if now > step.MaxInt {
+	if now > step.MaxInt { // of 7 bytes, more than a state can hold
 		return errReply
 	}
 	for _, q := range batch {
@@ -234,7 +235,7 @@ func (q *question) readCell(cell *step.Cell, now int64, r *reply) {
 		}
 		admitted := cell.Take(state, now, charge)
 		if !admitted && flags&cellAdmits != 0 {
-			// The doubles of the script are rounded: it can admit what is 1e-16 of a unit too much. What it says counts,
+			// Doubles of the script are rounded: it can admit what is 1e-16 of a unit too much. What it says counts,
 			// since it has charged.
 			cell.Shortfall = 0
 			cell.RetryAfter = 0
@@ -330,6 +331,7 @@ func (r *reply) takeLog(cell *step.Cell, now int64) (log step.LogSummary, sound 
 
 // readLog is readCell for a log, of which the script has read what is asked.
 func (q *question) readLog(cell *step.Cell, now int64, flags byte, r *reply, charge bool) {
+	// Without a value nothing was used, and refused units are all that there is after that.
 	var before step.LogSummary
 	denied := step.LogSummary{Count: min(cell.Asked(), step.MaxLog), FreesOne: now, FreesAll: now, FreesAsked: now}
 	sound := true
@@ -363,6 +365,7 @@ func (q *question) readSettled(cell *step.Cell, now int64, r *reply) {
 		q.err = cmp.Or(q.err, errForeign)
 		cell.Shortfall = undecided
 	case policy.Algorithm == step.Log:
+		// The script says how many counted before, for what had no room, and what there is after that.
 		n := cell.Units
 		room := max(cell.Policy.Capacity()-r.word(), 0)
 		cell.Units = 1 // the reading is about one more
