@@ -47,7 +47,7 @@ func (d *Decider) groups(cells []step.Cell) (groups []group) {
 	if !d.line.servers.hasHashSlots() {
 		return []group{{cells: cells}}
 	}
-	for i := range cells { // few, so a search takes less than a map
+	for i := range cells { // there are few, so a search will do
 		_, hashSlot := d.line.servers.of(&cells[i])
 		g := slices.IndexFunc(groups, func(g group) bool { return g.hashSlot == hashSlot })
 		if g < 0 {

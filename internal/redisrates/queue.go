@@ -11,9 +11,9 @@ const (
 	// on the wire.
 	maxInFlight = 2
 
-	// minShare is how many questions a call carries if as many wait, even if it is more than its share. A call itself
+	// minBatch is how many questions a call carries if as many wait, even if that is more than its half. A call itself
 	// takes as long as four to eight questions.
-	minShare = 8
+	minBatch = 8
 
 	// maxWeight bounds the questions of a call, unless it has only one: the server answers nobody else meanwhile, for
 	// about a millisecond. A bucket weighs 1.
@@ -72,14 +72,14 @@ func (to *server) nextBatch(answered int) (batch []*waiter) {
 	// Half of all is left to another call that is in flight. A call that takes all that wait is followed by small ones
 	// until it is answered, and they by a large one again. With halves there are 30 % more decisions where Redis and
 	// the clients have a processor each, and 5 % where they share two.
-	share := maxWaiting
+	size := maxWaiting
 	if to.callsInFlight > 1 {
-		share = max((to.questionsInFlight+len(to.queue)+1)/2, minShare)
+		size = max((to.questionsInFlight+len(to.queue)+1)/2, minBatch)
 	}
 
-	batch = make([]*waiter, 0, min(share, len(to.queue), maxWeight)) // none weighs less than 1
+	batch = make([]*waiter, 0, min(size, len(to.queue), maxWeight)) // none weighs less than 1
 	weight := 0
-	for len(to.queue) > 0 && len(batch) < share {
+	for len(to.queue) > 0 && len(batch) < size {
 		// What is too heavy stays the first of the next call: nobody is overtaken.
 		w := to.queue[0]
 		weight += w.weight

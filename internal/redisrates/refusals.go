@@ -74,7 +74,7 @@ func (r *refusals) decide(cells []step.Cell) (found lookup, refused bool) {
 	for i := range cells {
 		cell := &cells[i]
 		hash += (cell.Hash ^ cell.Policy.ID) + uint64(cell.Units)
-		hash *= 0x9e3779b97f4a7c15 // which spreads N to the high bits
+		hash *= 0x9e3779b97f4a7c15 // which spreads the units to the high bits
 	}
 	found.entry = &r.entries[hash>>(64-entryBits)]
 	found.askTime = time.Since(r.start)
@@ -87,7 +87,7 @@ func (r *refusals) decide(cells []step.Cell) (found lookup, refused bool) {
 	if found.givingBack || old.version != found.version {
 		return found, false
 	}
-	// The answer is as old as that: less is left of each span, but no refused question may be asked again at once.
+	// So much of each span has passed since. One of 0 would say that the units fit.
 	age := (found.askTime - old.answerTime).Microseconds()
 	for i := range cells {
 		cell := &cells[i]
