@@ -81,12 +81,11 @@ func New(client redis.UniversalClient, config Config) (*Decider, error) {
 		line: &line{
 			run: script.run, try: script.runProbe,
 			timeout: config.Timeout, called: config.Called, changed: config.Changed,
-			pauses: pauses{interval: config.Timeout / looksInTimeout},
+			servers: servers{names: names, cluster: cluster},
+			pauses:  pauses{interval: config.Timeout / looksInTimeout},
 		},
 		script: script, timeout: config.Timeout, failure: config.Failure, shares: int64(max(config.Servers, 1)),
 	}
-	d.line.servers.cluster = cluster
-	d.line.servers.names = names
 	d.line.servers.byAddress.Store(&map[string]*server{})
 
 	if config.Failure == outage.FailLocal {
@@ -138,7 +137,7 @@ func (d *Decider) Prepare(policies []step.Policy) error {
 		if policy.Constant() {
 			continue
 		}
-		kept := newPolicy(policy, &d.script.clock)
+		kept := newPolicy(policy, d.script.clock)
 		policy.Attachment = kept
 
 		// Without a server, the share of each policy is decided in memory. That it cannot be is told now, and not in an

@@ -12,14 +12,14 @@ import (
 type scriptPolicy struct {
 	step.Stored
 
-	suffix     string // of the names of its values: behind the part of the key
-	register   byte   // of its numbers in one run of a Lua script
-	valueBytes int    // 0 of a level and of a log
-	weight     int    // of a question about it: see maxWeight
-	grid       int64  // of lives
-	head       []byte // numbers before those of the units, in decide.lua
-	tail       []byte // and behind them
-	clock      *serverClock
+	suffix     string       // of the names of its values: behind the part of the key
+	register   byte         // of its numbers in one run of a Lua script
+	valueBytes int          // 0 of a level and of a log
+	weight     int          // of a question about it: see maxWeight
+	grid       int64        // of lives
+	head       []byte       // numbers before those of the units, in decide.lua
+	tail       []byte       // and behind them
+	clock      func() int64 // of the server, for a calendar
 	local      *step.Policy // not of the script: what this process decides by, without a server
 }
 
@@ -30,7 +30,7 @@ var registers atomic.Int64
 const registerCount = 8
 
 // newPolicy returns what is kept with a policy that is not constant.
-func newPolicy(policy *step.Policy, clock *serverClock) *scriptPolicy {
+func newPolicy(policy *step.Policy, clock func() int64) *scriptPolicy {
 	p := &scriptPolicy{
 		Stored: policy.Stored(), clock: clock,
 		suffix: suffix(policy), register: byte(1 + registers.Add(1)%registerCount),
@@ -90,7 +90,7 @@ func (p *scriptPolicy) numbers(b []byte, policy *step.Policy, units int64) []byt
 	head := p.head
 	tail := p.tail
 	if p.calendar() {
-		number, first, second, third := policy.Borders(p.clock.now())
+		number, first, second, third := policy.Borders(p.clock())
 		head = words(0, number, p.TickStep)
 		tail = words(p.BurstOffset, first, second, third)
 	}
@@ -121,7 +121,7 @@ func (p *scriptPolicy) corrections(b []byte, cell *step.Cell) []byte {
 			p.ClockPeriod, p.PeriodTicks, p.TickStep, charged, back, more, p.BurstOffset, p.DebtOffset, p.grid,
 		}
 		if p.calendar() {
-			numbers[1], numbers[7], numbers[8], numbers[9] = policy.Borders(p.clock.now())
+			numbers[1], numbers[7], numbers[8], numbers[9] = policy.Borders(p.clock())
 		}
 		if policy.Kind == step.MinInterval && back > 0 {
 			numbers[9] = charged + p.EmissionInterval // then no other call came after it

@@ -53,8 +53,10 @@ type script struct {
 	client   redis.UniversalClient
 	cluster  *redis.ClusterClient // nil: there is one address
 	names    *rediskey.Names
-	clock    serverClock
 	portable atomic.Bool // the server has no library struct
+
+	// aheadMicros is by how much the clock of the server is ahead of that of this process, as far as it has mattered.
+	aheadMicros atomic.Int64
 
 	instant func([]byte) []byte // for tests: the time to use instead of the server's
 }
@@ -71,13 +73,7 @@ type question struct {
 // noHashSlot is that of questions to a server that has none.
 const noHashSlot = -1
 
-// A part of a batch is what one run of a Lua script can answer: questions of one hash slot.
-type part struct {
-	target
-	batch []*question
-}
-
-// A target is which script is run, and where.
+// A target is what all questions of one run of a Lua script have in common.
 type target struct {
 	hashSlot int
 	settles  bool
@@ -90,30 +86,21 @@ func (q *question) target() target { return target{q.hashSlot, q.mode == step.Se
 func (s *script) run(deadline time.Time, batch []*question) (err, failure error) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
-	parts := partsOf(batch)
-	if len(parts) > 1 {
-		return s.runPipeline(ctx, parts)
-	}
-	// Nearly all calls have one part, for which a pipeline would take longer.
-	arguments := s.newArguments(parts[0].batch)
-	text, fault := s.runCommand(ctx, s.command(ctx, arguments, evalSHA, s.lua(parts[0]).sha))
-	err = s.runToEnd(ctx, parts[0], arguments, text, fault)
-	return err, serverFailure(err)
-}
-
-// partsOf returns the parts of a batch. Most have one, which is the batch itself.
-func partsOf(batch []*question) []part {
 	first := batch[0].target()
 	for _, q := range batch[1:] {
 		if q.target() != first {
-			return sortedParts(batch)
+			return s.runPipeline(ctx, partsOf(batch))
 		}
 	}
-	return []part{{first, batch}}
+	// Nearly all calls have one target, for which a pipeline would take longer.
+	arguments := s.newArguments(batch)
+	text, fault := s.runCommand(ctx, s.command(ctx, arguments, evalSHA, s.lua(batch).sha))
+	err = s.runToEnd(ctx, batch, arguments, text, fault)
+	return err, serverFailure(err)
 }
 
-// sortedParts is partsOf a batch that has several.
-func sortedParts(batch []*question) (parts []part) {
+// partsOf returns the questions of each target.
+func partsOf(batch []*question) (parts [][]*question) {
 	index := make(map[target]int)
 	for _, q := range batch {
 		to := q.target()
@@ -121,22 +108,22 @@ func sortedParts(batch []*question) (parts []part) {
 		if !ok {
 			i = len(parts)
 			index[to] = i
-			parts = append(parts, part{target: to})
+			parts = append(parts, nil)
 		}
-		parts[i].batch = append(parts[i].batch, q)
+		parts[i] = append(parts[i], q)
 	}
 	return parts
 }
 
-// runPipeline runs several parts in one round trip.
-func (s *script) runPipeline(ctx context.Context, parts []part) (err, failure error) {
+// runPipeline runs several parts of a batch in one round trip.
+func (s *script) runPipeline(ctx context.Context, parts [][]*question) (err, failure error) {
 	// The hash slots of a batch are at one master, so that this is one round trip on a Cluster, too: but for the first
 	// batch, before the client knows the masters.
 	pipe := s.client.Pipeline()
 	commands := make([]once, len(parts))
 	arguments := make([]*arguments, len(parts))
 	for i, part := range parts {
-		arguments[i] = s.newArguments(part.batch)
+		arguments[i] = s.newArguments(part)
 		commands[i] = s.command(ctx, arguments[i], evalSHA, s.lua(part).sha)
 		_ = pipe.Process(ctx, commands[i]) // only queues it
 	}
@@ -166,7 +153,9 @@ func (s *script) runPipeline(ctx context.Context, parts []part) (err, failure er
 
 // runToEnd answers the questions of a part by the reply to its command, or the error. The command is repeated only if
 // the server does not know the script, or has no library struct: then nothing was run.
-func (s *script) runToEnd(ctx context.Context, part part, arguments *arguments, text string, err error) error {
+func (s *script) runToEnd(
+	ctx context.Context, part []*question, arguments *arguments, text string, err error,
+) error {
 	// A server forgets its scripts when it starts, and one that takes over may not know them.
 	if says(err, "NOSCRIPT") {
 		text, err = s.runCommand(ctx, s.command(ctx, arguments, eval, s.lua(part).source))
@@ -181,10 +170,10 @@ func (s *script) runToEnd(ctx context.Context, part part, arguments *arguments, 
 	// One error is that of all questions: nobody knows how far the script has come. A fault of a single value is no
 	// error here, but in the answer of its question.
 	if err == nil {
-		err = s.readReply(part.batch, text)
+		err = s.readReply(part, text)
 	}
 	if err != nil {
-		for _, q := range part.batch {
+		for _, q := range part {
 			q.err = err
 		}
 	}
@@ -192,12 +181,12 @@ func (s *script) runToEnd(ctx context.Context, part part, arguments *arguments, 
 }
 
 // lua returns the Lua script of a part.
-func (s *script) lua(part part) *luaScript {
+func (s *script) lua(part []*question) *luaScript {
 	scripts := &luaScripts
 	if s.portable.Load() {
 		scripts = &portableScripts
 	}
-	return &scripts[bit(part.settles)]
+	return &scripts[bit(part[0].mode == step.Settle)]
 }
 
 // once is a command that the client does not repeat: a charge is not idempotent.

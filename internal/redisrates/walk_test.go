@@ -338,7 +338,7 @@ func (w *walk) advance() {
 	w.now += w.busy.passed()
 	period := w.plans[0][0].Period
 	defer func(before int64) {
-		w.store.script.clock.aheadMicros.Store(w.now - time.Now().UnixMicro() + w.Int64N(72000e6) - 36000e6) // the clock of this process is another
+		w.store.script.aheadMicros.Store(w.now - time.Now().UnixMicro() + w.Int64N(72000e6) - 36000e6) // the clock of this process is another
 		if w.now < before {
 			w.prolong()
 		}
@@ -398,8 +398,8 @@ func walkFor(t *testing.T, s *Decider, questions int, real bool) {
 		if w.now = 0; !real {
 			w.now = 1_600_000_000_000_000 + w.Int64N(2_000_000_000_000_000)
 		}
-		if w.store.script.clock.aheadMicros.Store(0); !real {
-			w.store.script.clock.aheadMicros.Store(w.now - time.Now().UnixMicro())
+		if w.store.script.aheadMicros.Store(0); !real {
+			w.store.script.aheadMicros.Store(w.now - time.Now().UnixMicro())
 		}
 		err := s.script.client.FlushDB(t.Context()).Err()
 		if err != nil {
@@ -452,7 +452,7 @@ func TestCalendars(t *testing.T) {
 				}
 			}
 			if r.IntN(3) > 0 { // else the process has to find out
-				s.script.clock.aheadMicros.Store(now - time.Now().UnixMicro() + r.Int64N(86400e6) - 43200e6)
+				s.script.aheadMicros.Store(now - time.Now().UnixMicro() + r.Int64N(86400e6) - 43200e6)
 			}
 		},
 	})

@@ -6,7 +6,6 @@ import (
 	"math/bits"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/internal/step"
@@ -190,7 +189,7 @@ func (s *script) readReply(batch []*question, text string) error {
 			policy := cell.Policy.Attachment.(*scriptPolicy)
 			if policy.calendar() && !errors.Is(q.err, errDamaged) {
 				q.err = errOtherWindow
-				s.clock.aheadMicros.Store(now - time.Now().UnixMicro())
+				s.aheadMicros.Store(now - time.Now().UnixMicro())
 			}
 		}
 	}
@@ -200,13 +199,9 @@ func (s *script) readReply(batch []*question, text string) error {
 // undecided is the Shortfall of a cell that the script has left alone.
 const undecided = -1
 
-// A serverClock is what the clock of the server shows, as far as is known: what this one does, unless they are half of
-// a window of a calendar or more apart.
-type serverClock struct {
-	aheadMicros atomic.Int64 // of the clock of this process
-}
-
-func (c *serverClock) now() int64 { return time.Now().UnixMicro() + c.aheadMicros.Load() }
+// clock returns what the clock of the server shows, as far as is known: what this one does, unless they are half of a
+// window of a calendar or more apart.
+func (s *script) clock() int64 { return time.Now().UnixMicro() + s.aheadMicros.Load() }
 
 // readCell reads the answer of a cell: the value before, on which the step is repeated.
 func (q *question) readCell(cell *step.Cell, now int64, r *reply) {
