@@ -272,7 +272,7 @@ func (c *Cell) takeFresh(n int64) bool {
 // CountRefused counts the units after Take, as far as they matter, if refused attempts count.
 func (c *Cell) CountRefused(s []int64, now int64, mode Mode) {
 	p := c.Policy
-	if !p.CountDenied || c.Units == 0 {
+	if !p.CountDenied || c.Units == 0 || p.Constant() {
 		return
 	}
 	if s == nil {
