@@ -436,7 +436,7 @@ func TestWordsAreIntegersOfADouble(t *testing.T) {
 		case MinInterval:
 			m.Limit = 0
 		case Calendar:
-			m.Period = units[r.IntN(len(units))].period
+			m.Period = units[r.IntN(len(units))].longest
 		}
 		p, err := New("l", "l", m)
 		if err != nil {
