@@ -84,6 +84,7 @@ func (c *calendar) windowOf(now int64) *datedWindow {
 
 // find is windowOf for an instant that is not in the latest.
 func (c *calendar) find(now int64) *datedWindow {
+	// From a number that is not too late, go on to the window that has not ended.
 	number := c.earliestNumber(now)
 	start := c.border(number)
 	end := c.border(number + 1)
@@ -92,6 +93,7 @@ func (c *calendar) find(now int64) *datedWindow {
 		start = end
 		end = c.border(number + 1)
 	}
+	// Both neighbours are found along: a clock that went back, and a store with another clock, ask about them.
 	found := &datedWindow{
 		number:          number,
 		start:           start,
@@ -159,6 +161,7 @@ func (c *calendar) firstDay(number int64) int64 {
 	case Year:
 		month = 12*(number-1) + 1
 	}
+	// A year begins with the first of its first month, so it is as a month.
 	firstOfMonth := time.Date(1970, time.Month(month), 1, 0, 0, 0, 0, time.UTC)
 	daysOfMonth := firstOfMonth.AddDate(0, 1, -1).Day()
 	return firstOfMonth.Unix()/secondsOfDay + min(c.firstOfWindow, int64(daysOfMonth)) - 1
@@ -181,6 +184,7 @@ func (l *level) setAny(state *[2]int64, now, clock, ahead int64) {
 // takeCalendar is takeLevel of a calendar: all that is used comes back at the end of the window, which is the state's.
 func (p *Policy) takeCalendar(state *[2]int64, now, n int64, charge bool, cell *Cell) bool {
 	clock := p.clockFor(state, now, p.Clock(now))
+	// The emission interval is 1, so the level is ahead by the units that are used.
 	used := aheadOf(state, clock)
 	fits := used+n <= p.burstOffset
 	if fits && charge {

@@ -7,8 +7,8 @@ import "math/bits"
 // if the level is then ahead of the clock by no more than the burst offset.
 //
 // Units come back as the clock advances: steadily, as those of a bucket, or all at once at the end of a window. A
-// bucket's clock has ticks of at most a microsecond, of which a unit takes a whole number: so no rate drifts. A
-// window's clock has one tick in a period.
+// bucket's clock has ticks of at most a microsecond, of which a unit takes a whole number: so no rate drifts. For 7
+// units a second, it has 1,000,006 ticks a second, and a unit takes 142,858. A window's clock has one tick in a period.
 //
 // The state is [t, level]: the clock shows the level at t.
 type level struct {
@@ -83,10 +83,12 @@ func (l *level) plainClock(now int64) int64 {
 	return window * int64(l.tickStep.number)
 }
 
+// ticks returns what the clock of a bucket shows: a product of doubles, rounded down, as in Lua.
 func (l *level) ticks(now int64) int64 { return int64(float64(now) * l.tickRate) }
 
 // wait returns the time from now until a clock that shows clock shows more by advance.
 func (l *level) wait(now, clock, advance int64) int64 {
+	// Of a window, to the start of the first one with which the clock shows as much.
 	if l.tickStep.number > 1 {
 		window, _ := l.tickStep.divide(clock + advance + int64(l.tickStep.number) - 1)
 		return window*int64(l.windowLength.number) - now
@@ -94,8 +96,9 @@ func (l *level) wait(now, clock, advance int64) int64 {
 	if l.tickRate == 1 {
 		return advance
 	}
+	// The product may be early by a microsecond or two, so the clock itself is asked: with additions and not branches,
+	// since no processor can foresee which it is.
 	shown := now + int64(float64(advance)*l.tickLength)
-	// or one or two later: without a branch, since no processor can foresee it
 	late := int64(uint64(l.ticks(shown)-clock-advance)>>63) + int64(uint64(l.ticks(shown+1)-clock-advance)>>63)
 	return shown - now + late
 }
@@ -130,9 +133,11 @@ func (l *level) set(state *[2]int64, now, clock, ahead int64) {
 	state[1] = clock + ahead
 }
 
+// takeLevel is Take of a level, but not of a calendar: see takeCalendar.
 func (p *Policy) takeLevel(state *[2]int64, now, n int64, charge bool, cell *Cell) bool {
 	l := &p.level
 	clock := l.clockFor(state, now, p.plainClock(now))
+	// A level behind the clock is as one that the clock shows: whoever was idle has saved up the burst, and no more.
 	ahead := aheadOf(state, clock)
 	after := ahead + n*l.emissionInterval
 	fits := after <= l.burstOffset
@@ -145,6 +150,7 @@ func (p *Policy) takeLevel(state *[2]int64, now, n int64, charge bool, cell *Cel
 		ahead = after
 		l.set(state, now, clock, ahead)
 	}
+	// The reading is of the state after the charge.
 	if ahead == 0 {
 		cell.Remaining = p.capacity
 		cell.NextAfter = 0
@@ -158,6 +164,7 @@ func (p *Policy) takeLevel(state *[2]int64, now, n int64, charge bool, cell *Cel
 		cell.NextAfter = l.wait(now, clock, l.emissionInterval-left)
 		return fits
 	}
+	// A part of the next unit has come back already.
 	units, part := l.intervals.divide(left)
 	cell.Remaining = units
 	cell.NextAfter = l.wait(now, clock, l.emissionInterval-part)
@@ -188,6 +195,7 @@ func (p *Policy) settleLevel(state *[2]int64, now, chargedAt, n int64) {
 func (p *Policy) reportLevel(state *[2]int64, now, n int64) {
 	clock := p.clockFor(state, now, p.plainClock(now))
 	ahead := aheadOf(state, clock)
+	// A level further ahead could not be told from a clock that has gone back.
 	if ahead < p.debtOffset {
 		p.set(state, now, clock, min(ahead+n*p.emissionInterval, p.debtOffset))
 	}
@@ -199,8 +207,9 @@ func (p *Policy) refundLevel(state *[2]int64, now, chargedAt, n int64) {
 	clock := p.clockFor(state, now, p.plainClock(now))
 	ahead := aheadOf(state, clock)
 	passed := clock - p.plainClock(chargedAt)
+	// A charge of a window that has not begun is none of this window: the clock has gone back.
 	if passed < 0 && p.tickStep.number > 1 {
-		return // of a window that has not begun: the clock has gone back
+		return
 	}
 	back := n*p.emissionInterval - max(passed, 0)
 	if back > 0 {

@@ -68,6 +68,7 @@ func (p *Policy) grow(state []int64, now, n int64, anyway bool) []int64 {
 	if state[logCount]+n <= size || size == MaxLog {
 		return state
 	}
+	// The ring is full. Perhaps only with what has expired.
 	p.expire(state, now)
 	want := state[logCount] + n
 	most := p.capacity
@@ -110,12 +111,14 @@ func (p *Policy) push(state []int64, now, n int64) {
 	state[logCount] += added
 }
 
+// takeLog is Take of a log. For units that fit, the ring has room: see grow.
 func (p *Policy) takeLog(state []int64, now, n int64, charge bool, cell *Cell) bool {
 	p.expire(state, now)
 	fits := state[logCount]+n <= p.capacity
 	if fits && charge {
 		p.push(state, now, n)
 	}
+	// If more count than fit, under a smaller plan, the oldest of those within the limit is the next to make room.
 	count := state[logCount]
 	cell.Shortfall = 0
 	cell.Reading = Reading{Remaining: max(p.capacity-count, 0)}

@@ -49,6 +49,7 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 		return Policy{}, err
 	}
 	p := Policy{Numbers: m, Limiter: limiter, Name: name, algorithm: m.algorithm(), capacity: m.Limit}
+	// What the kind means for those who ask.
 	switch m.Kind {
 	case TokenBucket:
 		p.capacity = m.Burst
@@ -63,6 +64,7 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 	default:
 		panic(Missing(m.Kind))
 	}
+	// What the arithmetic needs, computed once.
 	switch p.algorithm {
 	case Level:
 		p.level = newLevel(m)

@@ -258,9 +258,11 @@ func (c *Cell) Take(state []int64, now int64, charge bool) bool {
 	p := c.Policy
 	n := c.Asked()
 	charge = charge && c.Units > 0
+	// What never fits waits for nothing, so its reading is not computed.
 	if state == nil || n > p.capacity {
 		return c.takeFresh(n)
 	}
+	// The arithmetic fills in the cell, so that no Reading is copied.
 	switch p.algorithm {
 	case Level:
 		if p.calendar != nil {

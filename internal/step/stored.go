@@ -39,6 +39,7 @@ func (p *Policy) Stored() Stored {
 	}
 }
 
+// storedLevel returns the clock as a fraction: the script divides, and gets the doubles of newLevel.
 func (p *Policy) storedLevel() Stored {
 	stored := Stored{
 		Algorithm:        Level,
@@ -63,6 +64,7 @@ func (p *Policy) storedLevel() Stored {
 	return stored
 }
 
+// storedWindow returns a window without sub-windows as one whose only count is inside.
 func (p *Policy) storedWindow() Stored {
 	stored := Stored{
 		Algorithm:   Window,
@@ -109,6 +111,7 @@ func (c *Cell) ReadLog(log LogSummary, now int64, charge bool) bool {
 		return c.takeFresh(n)
 	}
 	fits := log.Count+n <= p.capacity
+	// The script has appended the units after it made the summary.
 	if charge && fits && c.Units > 0 {
 		log.FreesAll = max(log.FreesAll, now)
 		if log.Count == 0 {

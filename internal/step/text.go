@@ -59,6 +59,7 @@ func (m Numbers) String() string {
 	case m.Kind < TokenBucket || m.Kind >= kindEnd:
 		return "none"
 	}
+	// Constants are done: the others have a word, and a rate or an interval.
 	text := kinds[m.Kind] + " "
 	if m.Kind == MinInterval {
 		return text + Span(m.Period)
@@ -74,6 +75,7 @@ func (m Numbers) String() string {
 
 // optionText returns the options behind a rate. Those that are as usual are left out, but for the burst.
 func (m Numbers) optionText() (text string) {
+	// Always in one order, so that equal numbers have equal texts.
 	if m.Kind == TokenBucket {
 		text += fmt.Sprintf(" burst %d", m.Burst)
 	}
@@ -167,6 +169,7 @@ func parse(words []string) (m Numbers, err error) {
 	case len(words) == 1:
 		return m, fmt.Errorf("%s needs a rate, such as 60/minute", words[0])
 	}
+	// The word is known, and something follows it.
 	err = m.parseRate(words[1])
 	if err != nil {
 		return m, err
@@ -201,6 +204,7 @@ func (m *Numbers) parseRate(word string) (err error) {
 		m.Period, err = parsePeriod(word)
 		return err
 	}
+	// A calendar has a unit in the place of a period.
 	events, period, ok := strings.Cut(word, "/")
 	if !ok {
 		return fmt.Errorf("%q is not a rate: write events/period, such as 60/minute or 7/30s", word)
@@ -276,6 +280,7 @@ func (m *Numbers) parseOptions(first string, words []string) error {
 func parsePeriod(text string) (int64, error) {
 	name := strings.TrimLeft(text, "0123456789")
 	for _, unit := range spanUnits {
+		// A word, or a symbol alone, stands for one.
 		n := int64(1)
 		switch {
 		case text != "" && text == unit.word || text == unit.symbol:

@@ -6,6 +6,9 @@ import "math/bits"
 // count in full. The oldest is partly outside: it is weighted by the part that is inside, as if its events
 // were spread evenly, or counts in full. With k = 0 there is one window after the other.
 //
+// For instance, 60 a minute with k = 10 has sub-windows of 6 s. Two seconds after the newest began, the oldest counts
+// by two thirds.
+//
 // The state is [end, total, c0 ... ck]: the end of the time for which the newest sub-window counts, all
 // units, and the counts, the newest first. With k = 0, c0 is the total itself: the state is [end, total].
 type window struct {
@@ -17,6 +20,7 @@ type window struct {
 	deniedLimit  int64 // up to which refused attempts are counted in a sub-window
 }
 
+// newWindow returns the window of valid numbers.
 func newWindow(m Numbers) window {
 	w := window{subWindow: m.Period, oldestInFull: true, deniedLimit: m.Limit}
 	if m.Kind == SlidingWindow {
@@ -94,6 +98,7 @@ func (p *Policy) left(state []int64, now int64) int64 {
 	return left
 }
 
+// takeWindow is Take of a window. A charge counts in the newest sub-window.
 func (p *Policy) takeWindow(state []int64, now, n int64, charge bool, cell *Cell) bool {
 	left := p.left(state, now)
 	fits := n <= left
@@ -104,6 +109,7 @@ func (p *Policy) takeWindow(state []int64, now, n int64, charge bool, cell *Cell
 			state[2] += n
 		}
 	}
+	// Below 0 after a report beyond the limit, or under a smaller plan.
 	cell.Shortfall = 0
 	cell.Reading = Reading{Remaining: max(left, 0)}
 	if left < p.capacity {
@@ -112,7 +118,7 @@ func (p *Policy) takeWindow(state []int64, now, n int64, charge bool, cell *Cell
 	}
 	if !fits {
 		cell.Shortfall = 1
-		cell.RetryAfter = cell.NextAfter
+		cell.RetryAfter = cell.NextAfter // of most refusals: one unit is asked for, and none is left
 		if n != cell.Remaining+1 {
 			cell.RetryAfter = p.earliest(state, now, n)
 		}
@@ -139,6 +145,7 @@ func (w *window) settleWindow(state []int64, chargedAt, n int64) {
 // addWindow adds n units to the newest count, but not beyond most, and not beyond MaxInt for all inside.
 func (w *window) addWindow(state []int64, n, most int64) {
 	counts := w.counts(state)
+	// What else is inside the period: neither the newest, nor the oldest, of which a part is outside.
 	others := int64(0)
 	if w.innerCounts > 0 {
 		others = state[1] - counts[0] - counts[w.innerCounts]
@@ -153,6 +160,8 @@ func (w *window) addWindow(state []int64, n, most int64) {
 // refundWindow lowers the count of the sub-window that was charged, if that still counts.
 func (w *window) refundWindow(state []int64, chargedAt, n int64) {
 	start := w.start(state)
+	// How many sub-windows ago that was, rounded up. Before the period, there is nothing to lower; behind the newest,
+	// the clock has gone back.
 	index := max(start-chargedAt+w.subWindow-1, 0) / w.subWindow
 	if chargedAt >= start+w.subWindow || index > w.innerCounts {
 		return
@@ -167,6 +176,7 @@ func (w *window) refundWindow(state []int64, chargedAt, n int64) {
 
 // reset returns the time until no unit counts.
 func (w *window) reset(state []int64, now int64) int64 {
+	// A count is over when its sub-window has passed the period. Empty ones, the newest first, need no waiting.
 	end := state[0]
 	for _, count := range w.counts(state) {
 		if count > 0 {
