@@ -39,7 +39,7 @@ func (p *Policy) Stored() Stored {
 	}
 }
 
-// storedLevel returns the clock as a fraction: the script divides, and gets the doubles of newLevel.
+// storedLevel returns the clock as a fraction, which the script divides: that is the double of tickRate.
 func (p *Policy) storedLevel() Stored {
 	stored := Stored{
 		Algorithm:        Level,
