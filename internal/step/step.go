@@ -192,10 +192,10 @@ func Hash(key string) uint64 { return maphash.String(seed, key) }
 
 // Set sets what is asked.
 func (c *Cell) Set(policy *Policy, key string, hash uint64, n int64) {
+	c.Units = policy.Counted(n)
 	c.Policy = policy
 	c.Key = hidden.Of(key)
 	c.Hash = hash
-	c.Units = policy.Counted(n)
 }
 
 // Counted returns how many units a charge of n counts.

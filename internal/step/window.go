@@ -41,11 +41,13 @@ func (w *window) counts(state []int64) []int64 { return state[int64(len(state))-
 // start returns the start of the newest sub-window.
 func (w *window) start(state []int64) int64 { return state[0] - w.wholeSpan }
 
+// hasBegun reports whether a window FromFirst has begun: an empty one does with the next unit.
+func hasBegun(state []int64, start, now int64) bool { return state[1] > 0 || now < start }
+
 // roll moves the counts so that c0 is that of now.
 func (p *Policy) roll(state []int64, now int64) {
 	start := p.start(state)
-	waits := p.FromFirst && state[1] == 0 && now >= start // the window begins with the next unit
-	if now < start+p.subWindow && !waits {
+	if now < start+p.subWindow && (!p.FromFirst || hasBegun(state, start, now)) {
 		if now < start-p.wholeSpan {
 			p.fill(state, now)
 		}
