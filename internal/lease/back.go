@@ -46,7 +46,7 @@ func (s *Leases) sweep(all bool) {
 			}
 			back = append(back, e.finish()...)
 			// A call that is under way would lease for an entry that nobody finds.
-			if all || e.callEnded == nil && now.monotonic-e.demand.startByMonotonic >= 2*s.life {
+			if all || e.callDone == nil && now.monotonic-e.demand.startByMonotonic >= 2*s.life {
 				s.drop(sh, e)
 			}
 		}

@@ -19,33 +19,36 @@ const (
 
 // A borrow is a call of the store for a charge, and for units to lease.
 type borrow struct {
-	leases *Leases
-	entry  *entry
-	store  store.Rates
-	n      int64 // units of the charge; 0: of none
-	extra  int64 // more, to lease
-	resets int   // of the entry when it began
-	began  instant
-	ended  chan struct{} // callEnded of the entry, if this is the call
+	leases        *Leases
+	entry         *entry
+	store         store.Rates
+	n             int64 // units of the charge; 0: of none
+	extra         int64 // more, to lease
+	resets        int   // of the entry when it began
+	decisionStart instant
+	done          chan struct{} // callDone of the entry, if this is the call
 }
 
 // borrow returns what to ask the store for, for a decision that began at an instant. The shard is locked.
 func (s *Leases) borrow(e *entry, began, now instant, n int64) *borrow {
 	b := &borrow{
-		leases: s,
-		entry:  e,
-		store:  s.uncached,
-		n:      n,
-		extra:  s.extra(e, now, n),
-		resets: e.resets,
-		began:  began,
+		leases:        s,
+		entry:         e,
+		store:         s.uncached,
+		n:             n,
+		extra:         s.extra(e, now, n),
+		resets:        e.resets,
+		decisionStart: began,
 	}
+	// Others may give back what they have leased at any time, so refusals are asked for again. After two lives, all
+	// that others had leased is back, and a refusal that is remembered is as good as another.
 	if e.firstRefusalByMonotonic > 0 && now.monotonic-e.firstRefusalByMonotonic > 2*s.life {
-		b.store = s.next // all that others had leased is back, so a refusal that is remembered is as good as another
+		b.store = s.next
 	}
+	// While this call leases, others wait for it.
 	if b.extra > 0 {
-		b.ended = make(chan struct{})
-		e.callEnded = b.ended
+		b.done = make(chan struct{})
+		e.callDone = b.done
 	}
 	return b
 }
@@ -55,13 +58,14 @@ func (s *Leases) borrow(e *entry, began, now instant, n int64) *borrow {
 // period.
 func (s *Leases) extra(e *entry, now instant, n int64) int64 {
 	// One call at a time leases for a key. The first answer of the store says how much there is to lease.
-	if e.callEnded != nil || e.readAtStore == 0 {
+	if e.callDone != nil || e.readAtStore == 0 {
 		return 0
 	}
 	// What the clock of the store shows now, about.
 	nowAtStore := e.readAtStore + e.sinceAnswer(now)
 	life := min(s.life, (partEnd(e.cells, nowAtStore)-nowAtStore)*1000)
 	left := int64(step.MaxInt)
+	// All policies are leased together, so the least that one of them has left counts.
 	for i := range e.cells {
 		cell := &e.cells[i]
 		life = min(life, cell.Policy.Period*1000/4)
@@ -71,7 +75,7 @@ func (s *Leases) extra(e *entry, now instant, n int64) int64 {
 			left = min(left, cell.Remaining)
 		}
 	}
-	// A lease that saves no call is none.
+	// A lease that saves no call is not made.
 	demand := e.demand.units(now.monotonic, s.life)
 	if demand < minDemand || life < roundTrips*e.roundTrip {
 		return 0
@@ -123,7 +127,7 @@ func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err 
 	sent := b.leases.now()
 	allowed, err = b.store.Ask(ctx, step.Allow, asked)
 	for askedMore := b.extra > 0; err == nil && !allowed && b.n > 0; askedMore = false {
-		if !askedMore && !b.leases.returnLease(ctx, cells, b.began) {
+		if !askedMore && !b.leases.returnLease(ctx, cells, b.decisionStart) {
 			break
 		}
 		b.extra = 0
@@ -148,11 +152,11 @@ func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err 
 
 // end lets those go on who wait for the call.
 func (b *borrow) end() {
-	if b.ended != nil {
+	if b.done != nil {
 		sh := b.leases.lock(b.entry.cells)
-		b.entry.callEnded = nil
+		b.entry.callDone = nil
 		sh.mu.Unlock()
-		close(b.ended)
+		close(b.done)
 	}
 }
 

@@ -138,7 +138,7 @@ func (s *Leases) decide(ctx context.Context, charge []step.Cell) (allowed bool, 
 			return allowed, nil
 		}
 		// Whoever has waited once for a call of another asks now: the next call may leave nothing over for it, either.
-		call := e.callEnded
+		call := e.callDone
 		if call == nil || waited {
 			b := s.borrow(e, began, now, charge[0].Units)
 			sh.mu.Unlock()

@@ -113,9 +113,9 @@ type entry struct {
 	pauseEndByMonotonic     int64
 	firstRefusalByMonotonic int64 // since the store last admitted something; 0: none
 
-	callEnded chan struct{} // closed when the call has ended that leases units; nil: there is none
-	resets    int           // what was charged before the last of them may be forgotten
-	demand    demand
+	callDone chan struct{} // closed when the call has ended that leases units; nil: there is none
+	resets   int           // what was charged before the last of them may be forgotten
+	demand   demand
 }
 
 // live reports whether the lease is not over.
@@ -136,7 +136,7 @@ func (e *entry) size() int64 {
 	return 320 + int64(len(e.cells))*96 + int64(len(e.cells[0].Key.Reveal()))
 }
 
-// isFor reports whether an entry isFor of these policies. A lease belongs to the numbers of a limiter, not to its name:
+// isFor reports whether an entry is of these policies. A lease belongs to the numbers of a limiter, not to its name:
 // after a change of plan, the key has no lease. Policies of a document that was loaded again are equal.
 func (e *entry) isFor(charge []step.Cell) bool {
 	if len(charge) != len(e.cells) {
@@ -173,14 +173,14 @@ func (sh *shard) find(cell *step.Cell) *entry {
 		return nil
 	}
 	first := &e.cells[0]
-	sameKey := first.Key == cell.Key || first.Key.Reveal() == cell.Key.Reveal() // mostly it is the same string
+	sameKey := first.Key == cell.Key || first.Key.Reveal() == cell.Key.Reveal()
 	if first.Policy.ID != cell.Policy.ID || !sameKey {
 		return nil
 	}
 	return e
 }
 
-// entryFor returns the entry entryFor a charge, or nil.
+// entryFor returns the entry of a charge, or nil.
 func (sh *shard) entryFor(charge []step.Cell) *entry {
 	e := sh.find(&charge[0])
 	if e != nil && e.isFor(charge) {
@@ -189,7 +189,7 @@ func (sh *shard) entryFor(charge []step.Cell) *entry {
 	return nil
 }
 
-// busyEntry returns the busyEntry of a charge, which may be new. It is nil if the key is not busy, or there is no room.
+// busyEntry returns the entry of a charge, which may be new. It is nil if the key is not busy, or there is no room.
 func (s *Leases) busyEntry(sh *shard, charge []step.Cell, now instant) *entry {
 	e := sh.find(&charge[0])
 	switch {
@@ -238,7 +238,7 @@ func (s *Leases) askedBefore(cell *step.Cell, now instant) bool {
 // leasable reports whether what is charged can be leased.
 func leasable(charge []step.Cell) bool { return partEnd(charge, 0) > 0 }
 
-// partEnd returns the partEnd of the part of time in which all policies of a charge count what is charged at an
+// partEnd returns the end of the part of time in which all policies of a charge count what is charged at an
 // instant, or 0 if it cannot be leased.
 func partEnd(charge []step.Cell, instant int64) (first int64) {
 	// Each policy counts alike only within its own part, so the first end is that of all.

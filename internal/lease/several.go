@@ -111,7 +111,7 @@ func (s *Leases) leaseBeside(charge []step.Cell) {
 		_, _ = b.run(ctx, cells) // or the next question asks the store
 	}
 	if b.extra > 0 && !s.start(run) { // it is closed
-		e.callEnded = nil
+		e.callDone = nil
 	}
 }
 
