@@ -74,6 +74,7 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 	default:
 		panic(Missing(p.algorithm))
 	}
+	// A new state of a log is shorter than one of a busy key.
 	first, longest := p.Lengths()
 	p.grows = first < longest
 	// Stores find states by hashes. The lowest bit of the second says how they are kept.
@@ -93,6 +94,7 @@ func (m Numbers) algorithm() Algorithm {
 	case TokenBucket, MinInterval, Calendar:
 		return Level
 	case FixedWindow:
+		// A level has room for reports of 16 times the limit before its next tick: see newLevel.
 		if !m.FromFirst && m.Limit <= m.Period/8 && m.Period <= MaxSpan/8 {
 			return Level
 		}
@@ -145,7 +147,7 @@ func (m Numbers) Check() error {
 		return errors.New("no policy: use TokenBucket, FixedWindow, SlidingWindow, SlidingLog, MinInterval, " +
 			"Calendar, Unlimited or Blocked")
 	}
-	// The rate, which an interval has not.
+	// The rate, of which an interval has only the period.
 	fault(kind != MinInterval && m.Limit == 0, "a rate of 0 events: to refuse everything, use Blocked")
 	fault(kind != MinInterval && m.Limit < 0, "a rate of %d events: there must be at least 1", m.Limit)
 	fault(m.Limit > MaxInt, "%d events are more than 2^53-1", m.Limit)
@@ -203,7 +205,7 @@ func (m Numbers) checkBucket(sound bool, fault faultFunc) {
 	}
 }
 
-// ticksOfUnit returns of how many ticks of the clock of a token bucket a unit takes the time.
+// ticksOfUnit returns how many ticks of the clock of a token bucket a unit takes: its emission interval.
 func (m Numbers) ticksOfUnit() int64 { return (m.Period + m.Limit - 1) / m.Limit }
 
 // mostUnits returns how many units a token bucket of a valid rate can count: so many that until 2100 a level, which is
