@@ -31,15 +31,8 @@ type borrow struct {
 
 // borrow returns what to ask the store for, for a decision that began at an instant. The shard is locked.
 func (s *Leases) borrow(e *entry, began, now instant, n int64) *borrow {
-	b := &borrow{
-		leases:        s,
-		entry:         e,
-		store:         s.uncached,
-		n:             n,
-		extra:         s.extra(e, now, n),
-		resets:        e.resets,
-		decisionStart: began,
-	}
+	b := &borrow{leases: s, entry: e, store: s.uncached, n: n, resets: e.resets, decisionStart: began}
+	b.extra = s.extra(e, now, n)
 	// Others may give back what they have leased at any time, so refusals are asked for again. After two lives, all
 	// that others had leased is back, and a refusal that is remembered is as good as another.
 	if e.firstRefusalByMonotonic > 0 && now.monotonic-e.firstRefusalByMonotonic > 2*s.life {
