@@ -68,6 +68,11 @@ func TestSchemaHasEachAlgorithm(t *testing.T) {
 	if got := slices.Sorted(slices.Values(strings.Split(pattern, "|"))); !slices.Equal(got, slices.Sorted(maps.Keys(algorithms))) {
 		t.Errorf("the algorithms of the schema are %q", got)
 	}
+	err := new(core.Policy).UnmarshalText([]byte("none 1/second"))
+	_, known, _ := strings.Cut(err.Error(), "one of ")
+	if words := strings.Split(known, ", "); !slices.Equal(slices.Sorted(slices.Values(words)), slices.Sorted(maps.Keys(algorithms))) {
+		t.Errorf("the algorithms of the schema are %q, and policies have %q", pattern, words)
+	}
 	for _, word := range strings.Split(pattern, "|") {
 		if err := new(core.Policy).UnmarshalText([]byte(word + " wrong")); err == nil || strings.Contains(err.Error(), "algorithm") {
 			t.Errorf("%s: %v", word, err)

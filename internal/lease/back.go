@@ -9,11 +9,11 @@ import (
 )
 
 // start runs a function in the background, unless the store is closed.
-func (s *Leases) start(f func()) bool {
+func (s *Leases) start(run func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		s.work.Go(f)
+		s.work.Go(run)
 	}
 	return !s.closed
 }
@@ -22,9 +22,10 @@ func (s *Leases) start(f func()) bool {
 func (s *Leases) sweepSoon() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closed && !s.sweeps {
-		s.sweeps = true
-		time.AfterFunc(max(min(time.Duration(s.life)/pauses, maxPause), time.Millisecond), func() {
+	if !s.closed && !s.sweepPlanned {
+		s.sweepPlanned = true
+		wait := max(min(time.Duration(s.life)/pauses, maxPause), time.Millisecond)
+		time.AfterFunc(wait, func() {
 			s.start(func() { s.sweep(false) })
 		})
 	}
@@ -33,6 +34,7 @@ func (s *Leases) sweepSoon() bool {
 
 // sweep gives back what is left of leases that are over, or of all, and drops entries of keys that are not busy.
 func (s *Leases) sweep(all bool) {
+	// One shard after the other, so that no call waits for all of them.
 	var back []step.Cell
 	now := s.now()
 	for i := range s.shards {
@@ -43,15 +45,16 @@ func (s *Leases) sweep(all bool) {
 				continue
 			}
 			back = append(back, e.finish()...)
-			if all || e.call == nil && now.mono-e.demand.start >= 2*s.life {
+			// A call that is under way would lease for an entry that nobody finds.
+			if all || e.callDone == nil && now.monotonic-e.demand.startByMonotonic >= 2*s.life {
 				s.drop(sh, e)
 			}
 		}
 		sh.mu.Unlock()
 	}
-	s.send(context.Background(), back)
+	s.send(context.Background(), back) // without a lock, since it takes a call
 	s.mu.Lock()
-	s.sweeps = false
+	s.sweepPlanned = false
 	s.mu.Unlock()
 	if s.bytes.Load() > 0 {
 		s.sweepSoon()
@@ -60,13 +63,16 @@ func (s *Leases) sweep(all bool) {
 
 // finish ends a lease, and returns what is to be given back. The shard is locked.
 func (e *entry) finish() (back []step.Cell) {
-	if e.left > 0 {
-		back = withUnits(e.cells, -e.left)
+	if e.units > 0 {
+		back = withUnits(e.cells, -e.units)
 		for i := range back {
-			back[i].Instant, back[i].Source = e.at, step.SourceStore
+			back[i].Instant = e.chargedAtStore
+			back[i].Source = step.SourceStore
 		}
 	}
-	e.left, e.at, e.until = 0, 0, instant{}
+	e.units = 0
+	e.chargedAtStore = 0
+	e.endsHere = instant{}
 	return back
 }
 
@@ -74,10 +80,12 @@ func (e *entry) finish() (back []step.Cell) {
 // passed.
 func (s *Leases) send(ctx context.Context, cells []step.Cell) {
 	for len(cells) > 0 {
+		// A question has no state twice.
 		n := 1
-		for n < min(len(cells), 64) && !slices.ContainsFunc(cells[:n], func(c step.Cell) bool {
-			return c.Policy.ID == cells[n].Policy.ID && c.Hash == cells[n].Hash
-		}) {
+		again := func(cell step.Cell) bool {
+			return cell.Policy.ID == cells[n].Policy.ID && cell.Hash == cells[n].Hash
+		}
+		for n < min(len(cells), 64) && !slices.ContainsFunc(cells[:n], again) {
 			n++
 		}
 		call, cancel := context.WithTimeout(ctx, time.Second)
@@ -87,11 +95,11 @@ func (s *Leases) send(ctx context.Context, cells []step.Cell) {
 	}
 }
 
-// giveBack gives units back in the background.
+// giveBack gives units back in the background, also after Close.
 func (s *Leases) giveBack(cells []step.Cell) {
-	f := func() { s.send(context.Background(), cells) }
-	if len(cells) > 0 && cells[0].Units != 0 && !s.start(f) {
-		go f()
+	give := func() { s.send(context.Background(), cells) }
+	if len(cells) > 0 && cells[0].Units != 0 && !s.start(give) {
+		go give()
 	}
 }
 
@@ -100,14 +108,16 @@ func (s *Leases) giveBack(cells []step.Cell) {
 func (s *Leases) returnLease(ctx context.Context, charge []step.Cell, began instant) bool {
 	sh := s.lock(charge)
 	var back []step.Cell
-	if e := sh.of(charge); e != nil {
-		e.pause = 0
+	e := sh.entryFor(charge)
+	if e != nil {
+		e.pauseEndByMonotonic = 0
 		back = e.finish()
 	}
 	sh.mu.Unlock()
 	if back == nil {
 		return false
 	}
+	// The units go back also if the caller leaves.
 	done := make(chan struct{})
 	give := func() {
 		s.send(context.Background(), back)
@@ -116,7 +126,7 @@ func (s *Leases) returnLease(ctx context.Context, charge []step.Cell, began inst
 	if !s.start(give) {
 		go give()
 	}
-	timer := time.NewTimer(s.timeout - time.Duration(s.now().mono-began.mono))
+	timer := time.NewTimer(s.timeout - time.Duration(s.now().monotonic-began.monotonic))
 	defer timer.Stop()
 	select {
 	case <-done:
@@ -130,9 +140,10 @@ func (s *Leases) returnLease(ctx context.Context, charge []step.Cell, began inst
 func (s *Leases) forget(cells []step.Cell) {
 	for i := range cells {
 		sh := s.lock(cells[i:])
-		if e := sh.find(&cells[i]); e != nil {
+		e := sh.find(&cells[i])
+		if e != nil {
 			e.finish()
-			e.pause = 0
+			e.pauseEndByMonotonic = 0
 			e.resets++
 		}
 		sh.mu.Unlock()
@@ -141,12 +152,13 @@ func (s *Leases) forget(cells []step.Cell) {
 
 // Close gives all back that is leased, and waits for that. The store then passes all calls on.
 func (s *Leases) Close(ctx context.Context) error {
+	// From here on no call leases, and no entry is made.
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
-		s.work.Wait()
+		s.work.Wait() // for calls that lease
 		s.sweep(true)
 		close(done)
 	}()

@@ -19,108 +19,125 @@ const (
 
 // A borrow is a call of the store for a charge, and for units to lease.
 type borrow struct {
-	s      *Leases
-	e      *entry
-	from   store.Rates
-	n      int64 // units of the charge; 0: of none
-	want   int64 // more, to lease
-	resets int
-	began  instant       // of the decision
-	call   chan struct{} // e.call, if this is it
+	leases        *Leases
+	entry         *entry
+	store         store.Rates
+	n             int64 // units of the charge; 0: of none
+	extra         int64 // more, to lease
+	resets        int   // of the entry when it began
+	decisionStart instant
+	done          chan struct{} // callDone of the entry, if this is the call
 }
 
-// borrow returns what to ask the store for. The shard is locked.
+// borrow returns what to ask the store for, for a decision that began at an instant. The shard is locked.
 func (s *Leases) borrow(e *entry, began, now instant, n int64) *borrow {
-	b := &borrow{s: s, e: e, n: n, want: s.want(e, now, n), resets: e.resets, began: began, from: s.fresh}
-	if e.since > 0 && now.mono-e.since > 2*s.life {
-		b.from = s.next // all that others had leased is back, so a refusal that is remembered is as good as another
+	b := &borrow{leases: s, entry: e, store: s.uncached, n: n, resets: e.resets, decisionStart: began}
+	b.extra = s.extra(e, now, n)
+	// Others may give back what they have leased at any time, so refusals are asked for again. After two lives, all
+	// that others had leased is back, and a refusal that is remembered is as good as another.
+	if e.firstRefusalByMonotonic > 0 && now.monotonic-e.firstRefusalByMonotonic > 2*s.life {
+		b.store = s.next
 	}
-	if b.want > 0 {
-		b.call = make(chan struct{})
-		e.call = b.call
+	// While this call leases, others wait for it.
+	if b.extra > 0 {
+		b.done = make(chan struct{})
+		e.callDone = b.done
 	}
 	return b
 }
 
-// want returns how many units to lease beside n: what the demand of late takes until the lease ends. Units that are not
-// used here are missing elsewhere, so it is at most a quarter of what is left, and for at most a quarter of a period.
-func (s *Leases) want(e *entry, now instant, n int64) int64 {
-	if e.call != nil || e.as == 0 {
+// extra returns how many units to lease beside n: what the demand of late takes until the lease ends. Units that are
+// not used here are missing elsewhere, so it is at most a quarter of what is left, and for at most a quarter of a
+// period.
+func (s *Leases) extra(e *entry, now instant, n int64) int64 {
+	// One call at a time leases for a key. The first answer of the store says how much there is to lease.
+	if e.callDone != nil || e.readAtStore == 0 {
 		return 0
 	}
-	at, space := e.as+(now.mono-e.said)/1000, int64(step.MaxInt)
-	life := min(s.life, (end(e.cells, at)-at)*1000)
+	// What the clock of the store shows now, about.
+	nowAtStore := e.readAtStore + e.sinceAnswer(now)
+	life := min(s.life, (partEnd(e.cells, nowAtStore)-nowAtStore)*1000)
+	left := int64(step.MaxInt)
+	// All policies are leased together, so the least that one of them has left counts.
 	for i := range e.cells {
-		c := &e.cells[i]
-		life = min(life, c.Policy.Period*1000/4)
-		left := c.Remaining
-		if c.Policy.Kind != step.SlidingWindow && at >= c.Policy.LeaseEnd(e.as) {
-			left = c.Policy.Capacity() // a new window
+		cell := &e.cells[i]
+		life = min(life, cell.Policy.Period*1000/4)
+		if cell.Policy.Kind != step.SlidingWindow && nowAtStore >= cell.Policy.LeaseEnd(e.readAtStore) {
+			left = min(left, cell.Policy.Capacity()) // of a new window
+		} else {
+			left = min(left, cell.Remaining)
 		}
-		space = min(space, left)
 	}
-	asked := e.demand.units(now.mono, s.life)
-	if asked < minDemand || life < roundTrips*e.roundTrip {
+	// A lease that saves no call is not made.
+	demand := e.demand.units(now.monotonic, s.life)
+	if demand < minDemand || life < roundTrips*e.roundTrip {
 		return 0
 	}
-	units := asked * float64(life) / float64(s.life)
-	if units*8 < float64(space) {
+	units := demand * float64(life) / float64(s.life)
+	if units*8 < float64(left) {
 		units += math.Sqrt(units) // a margin, as requests come by chance
 	}
-	units -= float64(n + e.held(now))
-	return max(min(int64(units), space/4, space-n), 0)
+	units -= float64(n + e.liveUnits(now))
+	return max(min(int64(units), left/4, left-n), 0)
 }
 
 // run borrows for a caller. The caller may leave, but what is to be leased must not be lost then: a borrow that leases
 // does not end with the context.
 func (b *borrow) run(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
-	if b.want == 0 || ctx.Done() == nil {
+	// Without a lease there is nothing to lose, and a context that never ends needs no goroutine.
+	if b.extra == 0 || ctx.Done() == nil {
 		return b.ask(ctx, cells)
 	}
 	type answer struct {
 		allowed bool
 		err     error
 	}
+	// Cells of its own, since those of a caller that leaves are used again.
 	own := append([]step.Cell(nil), cells...)
 	answers := make(chan answer, 1)
 	ask := func() {
 		allowed, err := b.ask(context.WithoutCancel(ctx), own)
 		answers <- answer{allowed, err}
 	}
-	if !b.s.start(ask) { // it is closed
+	if !b.leases.start(ask) { // it is closed
 		return b.ask(ctx, cells)
 	}
 	select {
-	case a := <-answers:
+	case answered := <-answers:
 		copy(cells, own)
-		return a.allowed, a.err
+		return answered.allowed, answered.err
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
 }
 
 // ask asks for the charge and more; if that is refused, for the charge. If that is refused too, what the lease has goes
-// back, and the store is asked once more: so a key that is asked for here only is refused when the store would refuse it.
+// back, and the store is asked once more: so a key that is asked for here only is refused when the store would refuse
+// it.
 func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
-	defer b.end()
-	far := withUnits(cells, b.n+b.want)
-	sent := b.s.now()
-	allowed, err = b.from.Ask(ctx, step.Allow, far)
-	for leased := b.want > 0; err == nil && !allowed && b.n > 0; leased = false {
-		if !leased && !b.s.returnLease(ctx, cells, b.began) {
+	defer b.end() // also if an observer panics
+	asked := withUnits(cells, b.n+b.extra)
+	sent := b.leases.now()
+	allowed, err = b.store.Ask(ctx, step.Allow, asked)
+	for askedMore := b.extra > 0; err == nil && !allowed && b.n > 0; askedMore = false {
+		if !askedMore && !b.leases.returnLease(ctx, cells, b.decisionStart) {
 			break
 		}
-		b.want = 0
-		far = withUnits(cells, b.n)
-		sent = b.s.now()
-		allowed, err = b.from.Ask(ctx, step.Allow, far)
+		b.extra = 0
+		asked = withUnits(cells, b.n)
+		sent = b.leases.now()
+		allowed, err = b.store.Ask(ctx, step.Allow, asked)
 	}
+	// After an error nobody knows what was charged. It counts until its window has passed.
 	if err == nil {
-		b.land(allowed, far, sent)
+		b.land(allowed, asked, sent)
 	}
+	// The caller is told of its charge alone: what is leased is left.
+	copy(cells, asked)
 	for i := range cells {
-		if cells[i] = far[i]; allowed {
-			cells[i].Units, cells[i].Remaining = b.n, far[i].Remaining+b.want
+		if allowed {
+			cells[i].Units = b.n
+			cells[i].Remaining += b.extra
 		}
 	}
 	return allowed, err
@@ -128,88 +145,105 @@ func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err 
 
 // end lets those go on who wait for the call.
 func (b *borrow) end() {
-	if b.call != nil {
-		sh := b.s.lock(b.e.cells)
-		b.e.call = nil
+	if b.done != nil {
+		sh := b.leases.lock(b.entry.cells)
+		b.entry.callDone = nil
 		sh.mu.Unlock()
-		close(b.call)
+		close(b.done)
 	}
 }
 
-// land notes an answer. What was charged beyond what is needed is leased. A refusal says to wait until this process
-// asks the store again.
-func (b *borrow) land(allowed bool, far []step.Cell, sent instant) {
-	e, now := b.e, b.s.now()
-	sh := b.s.lock(far)
+// land notes an answer to a question that was sent at an instant. What was charged beyond what is needed is leased. A
+// refusal says to wait until this process asks the store again.
+func (b *borrow) land(allowed bool, answered []step.Cell, sent instant) {
+	e := b.entry
+	now := b.leases.now()
+	sh := b.leases.lock(answered)
 	defer sh.mu.Unlock()
 	switch {
 	case e.resets != b.resets: // what was charged may be forgotten, or count until it expires
-	case far[0].Source != step.SourceStore || sh.of(far) != e: // only the store leases, to who asked
-		e.as = 0
+	case answered[0].Source != step.SourceStore || sh.entryFor(answered) != e: // only the store leases, to who asked
+		e.readAtStore = 0
 		if allowed {
-			b.s.giveBack(withUnits(far, -b.want))
+			b.leases.giveBack(withUnits(answered, -b.extra))
 		}
 	default:
-		if e.learn(far, now, sent); allowed {
-			e.since = 0
-			b.s.giveBack(e.lease(b.want, far, sent, b.s.life))
+		e.learn(answered, now, sent)
+		if allowed {
+			e.firstRefusalByMonotonic = 0
+			b.leases.giveBack(e.addUnits(b.extra, answered, sent, b.leases.life))
 		} else if b.n > 0 {
-			e.pause = sent.mono + b.s.pause(far)
-			e.refused = b.n
-			e.since = cmp.Or(e.since, sent.mono)
-			e.hold(far, now)
+			// The pause counts from the sending: the store may have refused right after it.
+			e.pauseEndByMonotonic = sent.monotonic + b.leases.pause(answered)
+			e.refusedUnits = b.n
+			e.firstRefusalByMonotonic = cmp.Or(e.firstRefusalByMonotonic, sent.monotonic)
+			e.waitForPause(answered, now)
 		}
 	}
 }
 
-// hold has who was refused wait until the pause is over, too.
-func (e *entry) hold(charge []step.Cell, now instant) {
+// waitForPause has who was refused wait until the pause is over, too.
+func (e *entry) waitForPause(charge []step.Cell, now instant) {
 	for i := range charge {
-		if c := &charge[i]; c.Shortfall > 0 {
-			c.RetryAfter = max(c.RetryAfter, (e.pause-now.mono)/1000+1)
+		cell := &charge[i]
+		if cell.Shortfall > 0 {
+			cell.RetryAfter = max(cell.RetryAfter, (e.pauseEndByMonotonic-now.monotonic)/1000+1)
 		}
 	}
 }
 
 // learn notes an answer of the store.
-func (e *entry) learn(far []step.Cell, now, sent instant) {
-	if far[0].Instant < e.as {
+func (e *entry) learn(answered []step.Cell, now, sent instant) {
+	if answered[0].Instant < e.readAtStore {
 		return // of two calls, this was the first
 	}
-	e.said, e.as, e.roundTrip, e.pause = now.mono, far[0].Instant, now.mono-sent.mono, 0
-	for i := range far {
-		e.cells[i].Shortfall, e.cells[i].Reading = far[i].Shortfall, far[i].Reading
+	e.readAtStore = answered[0].Instant
+	e.readByMonotonic = now.monotonic
+	e.roundTrip = now.monotonic - sent.monotonic
+	e.pauseEndByMonotonic = 0
+	// What the lease has is added when the reading is shown: see read.
+	for i := range answered {
+		e.cells[i].Shortfall = answered[i].Shortfall
+		e.cells[i].Reading = answered[i].Reading
 	}
 }
 
-// lease adds units that the store has charged to the lease, if that is of the same part of time, or else begins a lease
-// and returns what was left. The part lasts from the charge, which came after the sending, so a lease that counts from
-// the sending ends before it. A microsecond less, as the store's instants are rounded down, and a thousandth less, as
-// clocks drift.
-func (e *entry) lease(units int64, far []step.Cell, sent instant, life int64) (back []step.Cell) {
+// addUnits adds units that the store has charged to the lease, if that is of the same part of time, or else begins a
+// lease and returns what was left. The part lasts from the charge, which came after the sending, so a lease that counts
+// from the sending ends before it. A microsecond less, as the store's instants are rounded down, and a thousandth less,
+// as clocks drift.
+func (e *entry) addUnits(units int64, answered []step.Cell, sent instant, life int64) (back []step.Cell) {
 	if units == 0 {
 		return nil
 	}
-	at, part := far[0].Instant, end(far, far[0].Instant)
-	until := sent.add(min(life, (part-at-1)*999))
-	if e.at > 0 && e.end == part {
-		e.at, e.until = min(e.at, at), instant{max(e.until.mono, until.mono), max(e.until.wall, until.wall)}
+	chargedAt := answered[0].Instant
+	end := partEnd(answered, chargedAt)
+	endsHere := sent.add(min(life, (end-chargedAt-1)*999))
+	if e.chargedAtStore > 0 && e.partEndAtStore == end {
+		// Of the same part. All may be spent until the later end, and all goes back to the earlier charge.
+		e.chargedAtStore = min(e.chargedAtStore, chargedAt)
+		e.endsHere.monotonic = max(e.endsHere.monotonic, endsHere.monotonic)
+		e.endsHere.wall = max(e.endsHere.wall, endsHere.wall)
 	} else {
 		back = e.finish()
-		e.at, e.end, e.until = at, part, until
+		e.chargedAtStore = chargedAt
+		e.partEndAtStore = end
+		e.endsHere = endsHere
 	}
-	e.left += units
+	e.units += units
 	return back
 }
 
 // pause returns for how long a refusal holds, in nanoseconds: never into the next part of time, where more may be left.
 // In a sliding window, units expire all the time.
 func (s *Leases) pause(charge []step.Cell) int64 {
-	at := charge[0].Instant
-	span := min(s.life/pauses, int64(maxPause), (end(charge, at)-at-1)*1000)
+	// A microsecond less, as the store's instants are rounded down.
+	instant := charge[0].Instant
+	span := min(s.life/pauses, int64(maxPause), (partEnd(charge, instant)-instant-1)*1000)
 	for i := range charge {
-		if p := charge[i].Policy; p.Resolution > 0 {
-			span = min(span, p.Period*1000/50)
+		policy := charge[i].Policy
+		if policy.Kind == step.SlidingWindow {
+			span = min(span, policy.Period*1000/50)
 		}
 	}
 	return span
@@ -217,9 +251,9 @@ func (s *Leases) pause(charge []step.Cell) int64 {
 
 // withUnits returns copies of cells with so many units.
 func withUnits(cells []step.Cell, n int64) []step.Cell {
-	far := append([]step.Cell(nil), cells...)
-	for i := range far {
-		far[i].Units = n
+	copies := append([]step.Cell(nil), cells...)
+	for i := range copies {
+		copies[i].Units = n
 	}
-	return far
+	return copies
 }

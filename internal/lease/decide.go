@@ -11,7 +11,9 @@ import (
 
 // Ask implements [store.Rates].
 func (s *Leases) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
-	switch charge := first(cells); {
+	// Most questions are one charge of some units. Checks and several charges spend leases, but lease nothing at once.
+	charge := firstCharge(cells)
+	switch {
 	case mode == step.Settle:
 		return s.settle(ctx, cells)
 	case mode == step.Reset:
@@ -25,10 +27,11 @@ func (s *Leases) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (al
 	return s.next.Ask(ctx, mode, cells)
 }
 
-// first returns the first charge: the cells of one limiter and key.
-func first(cells []step.Cell) (charge []step.Cell) {
-	c, n := &cells[0], 1
-	for n < len(cells) && cells[n].Policy.Limiter == c.Policy.Limiter && cells[n].Hash == c.Hash {
+// firstCharge returns the first charge: the cells of one limiter and key.
+func firstCharge(cells []step.Cell) (charge []step.Cell) {
+	first := &cells[0]
+	n := 1
+	for n < len(cells) && cells[n].Policy.Limiter == first.Policy.Limiter && cells[n].Hash == first.Hash {
 		n++
 	}
 	return cells[:n]
@@ -39,11 +42,13 @@ func first(cells []step.Cell) (charge []step.Cell) {
 func (s *Leases) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt) (allowed, answered bool) {
 	now := s.now() // before the lock, which is then held for a shorter time
 	sh := s.lock(cells)
-	if e := sh.of(cells); e != nil {
+	e := sh.entryFor(cells)
+	if e != nil {
 		allowed, answered = e.answer(mode, cells, now)
 		if answered && mode == step.Allow {
-			e.demand.add(now.mono, s.life, cells[0].Units)
+			e.demand.add(now.monotonic, s.life, cells[0].Units)
 		}
+		// A charge can be corrected once, by its receipt. They are made many at once.
 		if allowed && receipt != nil {
 			if sh.calls%store.Many == 0 {
 				sh.receipts = new(store.Receipts)
@@ -56,60 +61,84 @@ func (s *Leases) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receip
 	return allowed, answered
 }
 
+// answer is Answer with the shard locked.
 func (e *entry) answer(mode step.Mode, charge []step.Cell, now instant) (allowed, answered bool) {
-	n, held := charge[0].Units, e.held(now)
-	allowed = held > 0 && n <= held
-	if !allowed && (n != e.refused || now.mono >= e.pause) {
+	n := charge[0].Units
+	left := e.liveUnits(now)
+	// Only the number of units that was refused is refused here: fewer may fit.
+	allowed = left > 0 && n <= left
+	if !allowed && (n != e.refusedUnits || now.monotonic >= e.pauseEndByMonotonic) {
 		return false, false
 	}
 	if allowed && mode == step.Allow {
-		e.left -= n
+		e.units -= n
 	}
+	// Also a refusal says what is left and when all is: by the store's last answer, and the lease.
 	e.read(charge, now)
-	for i := range charge {
-		if c, last := &charge[i], &e.cells[i]; !allowed && last.Shortfall > 0 {
-			c.Instant, c.Shortfall = e.as, last.Shortfall
-			c.RetryAfter = less(last.RetryAfter, (now.mono-e.said)/1000)
-		}
-	}
 	if !allowed {
-		e.hold(charge, now)
+		e.repeatRefusal(charge, now)
 	}
 	return allowed, true
 }
 
 // read answers a charge by what the store last said and what the lease has.
 func (e *entry) read(charge []step.Cell, now instant) {
-	passed, held := (now.mono-e.said)/1000, e.held(now)
+	passed := e.sinceAnswer(now)
+	left := e.liveUnits(now)
 	for i := range charge {
-		c, r := &charge[i], &e.cells[i].Reading
-		c.Instant, c.Source, c.Shortfall, c.RetryAfter = e.at, step.SourceLease, 0, 0
-		c.Remaining = min(r.Remaining+held, c.Policy.Capacity())
-		c.NextAfter, c.ResetAfter = less(r.NextAfter, passed), less(r.ResetAfter, passed)
+		cell := &charge[i]
+		reading := &e.cells[i].Reading
+		cell.Instant = e.chargedAtStore // to which a refund goes back
+		cell.Source = step.SourceLease
+		cell.Shortfall = 0
+		cell.Remaining = min(reading.Remaining+left, cell.Policy.Capacity())
+		cell.NextAfter = shorter(reading.NextAfter, passed)
+		cell.ResetAfter = shorter(reading.ResetAfter, passed)
+		cell.RetryAfter = 0
 	}
 }
 
-// less returns a span that began a while ago. It is 0 only if it was.
-func less(span, passed int64) int64 { return max(span-passed, min(span, 1)) }
+// repeatRefusal refuses a charge by the policies by which the store last did, and has it wait until the pause is over.
+func (e *entry) repeatRefusal(charge []step.Cell, now instant) {
+	for i := range charge {
+		cell := &charge[i]
+		last := &e.cells[i]
+		if last.Shortfall > 0 {
+			cell.Instant = e.readAtStore
+			cell.Shortfall = last.Shortfall
+			cell.RetryAfter = shorter(last.RetryAfter, e.sinceAnswer(now))
+		}
+	}
+	e.waitForPause(charge, now)
+}
+
+// sinceAnswer returns the time since the latest answer of the store, in microseconds.
+func (e *entry) sinceAnswer(now instant) int64 { return (now.monotonic - e.readByMonotonic) / 1000 }
+
+// shorter returns a span that began a while ago. It is 0 only if it was.
+func shorter(span, passed int64) int64 { return max(span-passed, min(span, 1)) }
 
 // decide decides about one charge.
 func (s *Leases) decide(ctx context.Context, charge []step.Cell) (allowed bool, err error) {
 	began := s.now()
-	for now, waited := began, false; ; now, waited = s.now(), true {
+	now := began
+	for waited := false; ; waited = true {
 		sh := s.lock(charge)
-		e := s.entry(sh, charge, now)
-		if e == nil {
+		e := s.busyEntry(sh, charge, now)
+		if e == nil { // the key is not busy
 			sh.mu.Unlock()
 			return s.next.Ask(ctx, step.Allow, charge)
 		}
 		if !waited {
-			e.demand.add(now.mono, s.life, charge[0].Units)
+			e.demand.add(now.monotonic, s.life, charge[0].Units)
 		}
-		if allowed, answered := e.answer(step.Allow, charge, now); answered {
+		allowed, answered := e.answer(step.Allow, charge, now)
+		if answered {
 			sh.mu.Unlock()
 			return allowed, nil
 		}
-		call := e.call
+		// Whoever has waited once for a call of another asks now: the next call may leave nothing over for it, either.
+		call := e.callDone
 		if call == nil || waited {
 			b := s.borrow(e, began, now, charge[0].Units)
 			sh.mu.Unlock()
@@ -118,6 +147,7 @@ func (s *Leases) decide(ctx context.Context, charge []step.Cell) (allowed bool, 
 		sh.mu.Unlock()
 		select {
 		case <-call:
+			now = s.now()
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
@@ -129,5 +159,6 @@ func (s *Leases) within(ctx context.Context, began instant) context.Context {
 	if _, ok := ctxmark.DecisionEnd(ctx); ok {
 		return ctx
 	}
-	return ctxmark.DecideBy(ctx, s.begin.Add(time.Duration(began.mono)).Add(s.timeout))
+	// Alone, the store would count its timeout anew with each call.
+	return ctxmark.DecideBy(ctx, s.origin.Add(time.Duration(began.monotonic)).Add(s.timeout))
 }

@@ -64,7 +64,7 @@ func (sc *scene) send(out time.Duration, f func()) {
 
 // left returns what the lease of a key has.
 func (sc *scene) left(l limiter) (n int64) {
-	sc.entryOf(l, func(e *entry) { n = e.held(sc.now()) })
+	sc.entryOf(l, func(e *entry) { n = e.liveUnits(sc.now()) })
 	return n
 }
 
@@ -105,7 +105,7 @@ func TestOneServerIsExact(t *testing.T) {
 				switch synctest.Wait(); i {
 				case 2500:
 					time.Sleep(5 * time.Second)
-					if synctest.Wait(); w.bytes.Load() != 0 || w.sweeps {
+					if synctest.Wait(); w.bytes.Load() != 0 || w.sweepPlanned {
 						t.Error("something is kept for idle keys")
 					}
 				case 2900:
@@ -180,7 +180,7 @@ func (w *walk) one(c charge) {
 	known, calls := false, w.link.calls.Load()
 	w.entryOf(w.limiters[c.which], func(e *entry) {
 		now := w.now()
-		known = e.held(now) >= c.n || e.refused == c.n && now.mono < e.pause
+		known = e.liveUnits(now) >= c.n || e.refusedUnits == c.n && now.monotonic < e.pauseEndByMonotonic
 	})
 	allowed := w.both(step.Allow, true, c)
 	if known && w.link.calls.Load() != calls {
@@ -226,8 +226,8 @@ func (w *walk) settle(r receipt, n int64) {
 	synctest.Wait()
 	known, calls := false, w.link.calls.Load()
 	w.entryOf(w.limiters[w.plan], func(e *entry) {
-		same := r.here[0].Instant >= e.at && r.here[0].Instant < e.end
-		known = e.is(r.here) && e.live(w.now()) && (n > 0 && e.left >= n || n < 0 && same)
+		same := r.here[0].Instant >= e.chargedAtStore && r.here[0].Instant < e.partEndAtStore
+		known = e.isFor(r.here) && e.live(w.now()) && (n > 0 && e.units >= n || n < 0 && same)
 	})
 	_, _ = w.Leases.Ask(context.Background(), step.Settle, withUnits(r.here, n))
 	_, _ = w.alone.Ask(context.Background(), step.Settle, withUnits(r.alone, n))
@@ -242,7 +242,7 @@ func (w *walk) compare() {
 	for _, l := range w.limiters[:half] {
 		leased := int64(0)
 		w.entryOf(l, func(e *entry) {
-			if leased = e.left; e.until.mono > w.now().mono+int64(leaseFor) {
+			if leased = e.units; e.endsHere.monotonic > w.now().monotonic+int64(leaseFor) {
 				w.Error("a lease outlives its life")
 			}
 		})

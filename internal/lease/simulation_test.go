@@ -169,7 +169,7 @@ type server struct {
 }
 
 func (s *server) clocks() instant {
-	ns := int64(time.Since(s.begin)) * (1_000_000 + s.ppm) / 1_000_000
+	ns := int64(time.Since(s.origin)) * (1_000_000 + s.ppm) / 1_000_000
 	return instant{ns - s.suspended.Load(), ns + s.stepped.Load() + 1e15}
 }
 
@@ -263,7 +263,7 @@ func (sc *schedule) client(s *server, rng *rand.Rand, gap time.Duration) {
 			}
 		}
 		time.Sleep(time.Duration(rng.ExpFloat64() * float64(gap)))
-		time.Sleep(time.Duration(s.stopped.Load()) - time.Since(s.begin))
+		time.Sleep(time.Duration(s.stopped.Load()) - time.Since(s.origin))
 		cs := []charge{{api, 1}}
 		if len(sc.limiters) > half && rng.IntN(2) == 0 {
 			cs[0].which = half
@@ -360,16 +360,16 @@ func (sc *schedule) adversary(s *server, rng *rand.Rand) {
 	for time.Now().Before(sc.end) {
 		time.Sleep(time.Duration(rng.IntN(50)) * time.Millisecond)
 		a, until, now := &admitted{}, instant{}, s.now()
-		s.entryOf(sc.limiters[api], func(e *entry) { a.n, until, e.left = e.held(now), e.until, 0 })
+		s.entryOf(sc.limiters[api], func(e *entry) { a.n, until, e.units = e.liveUnits(now), e.endsHere, 0 })
 		if a.n == 0 {
 			continue
 		}
 		sc.hoard.Add(a.n)
-		rest := min(until.mono-now.mono, until.wall-now.wall)
+		rest := min(until.monotonic-now.monotonic, until.wall-now.wall)
 		time.Sleep(time.Duration(rest - rest/1000 - 1)) // the fastest clock
 		a.at, now = time.Now().UnixMicro(), s.now()
 		sc.mu.Lock()
-		if now.mono < until.mono && now.wall < until.wall {
+		if now.monotonic < until.monotonic && now.wall < until.wall {
 			sc.all = append(sc.all, a)
 		}
 		sc.mu.Unlock()
@@ -407,7 +407,7 @@ func (sc *schedule) happens(s *server, resets bool) {
 	pause := time.Duration(sc.rng.IntN(400)) * time.Millisecond
 	switch event := sc.rng.IntN(5); event {
 	case 0, 1: // it stops, or the machine is suspended
-		s.stopped.Store(int64(time.Since(s.begin) + pause))
+		s.stopped.Store(int64(time.Since(s.origin) + pause))
 		if event == 1 && s.stepped.Load() == 0 {
 			s.suspended.Add(int64(pause))
 		}
@@ -422,7 +422,7 @@ func (sc *schedule) happens(s *server, resets bool) {
 		if resets {
 			leased := sc.hoard.Load()
 			for _, s := range sc.servers {
-				s.entryOf(sc.limiters[api], func(e *entry) { leased += e.left })
+				s.entryOf(sc.limiters[api], func(e *entry) { leased += e.units })
 			}
 			sc.lost += 2 * leased // before, and as it arrives
 			sc.resets++

@@ -2,6 +2,14 @@
 //
 // A store is divided into shards, each with its own lock. It starts no goroutine and needs no closing: its
 // calls remove what has expired.
+//
+// A call goes this way:
+//
+//  1. It reads the clock, and locks the shards of its cells in the order of their numbers (memory.go).
+//  2. Each cell finds its entry in the table of its shard, and its policy's arithmetic decides (table.go). A new key
+//     gets an entry, for which a full table drops what counts nothing, grows, or evicts (evict.go).
+//  3. One call in sweepEvery tidies: it drops entries of the next shard that count nothing. If the store is above its
+//     bound, it evicts long states (memory.go).
 package memory
 
 import (
@@ -53,22 +61,24 @@ func New(maxBytes int64) *States {
 		maxBytes = defaultBytes
 	}
 	now := time.Now()
-	s := &States{start: now, shared: shared{max: maxBytes, origin: now.UnixMicro()}}
+	s := &States{start: now, shared: shared{maxBytes: maxBytes, origin: now.UnixMicro()}}
 	for i := range s.shards {
 		sh := &s.shards[i]
-		sh.table.shared, sh.table.places = &s.shared, nothing[:]
+		sh.table.shared = &s.shared
+		sh.table.places = nothing[:]
 	}
 	return s
 }
 
+// now returns the instant. Steps of the clock of the system do not change it.
 func (s *States) now() int64 {
 	return s.shared.origin + int64(time.Since(s.start)/time.Microsecond)
 }
 
 // Prepare implements [store.Rates].
 func (s *States) Prepare([]step.Policy) error {
-	if s.shared.max < minBytes {
-		return fmt.Errorf("the store's bytes are %d: they must be 0 or at least %d", s.shared.max, minBytes)
+	if s.shared.maxBytes < minBytes {
+		return fmt.Errorf("the store's bytes are %d: they must be 0 or at least %d", s.shared.maxBytes, minBytes)
 	}
 	return nil
 }
@@ -82,10 +92,12 @@ func (s *States) Ask(_ context.Context, mode step.Mode, cells []step.Cell) (allo
 // Answer is Ask without what it does not need. It also makes the receipt of a charge.
 func (s *States) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt) (allowed bool) {
 	now := s.now() // before the lock, which is then held for a shorter time
-	first, several := s.shard(&cells[0]), false
+	first := s.shard(&cells[0])
+	several := false
 	for i := 1; i < len(cells); i++ {
 		several = several || s.shard(&cells[i]) != first
 	}
+	// Most questions lock one shard, once.
 	if several {
 		now = s.lockAll(cells, now)
 	} else {
@@ -99,22 +111,23 @@ func (s *States) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receip
 		// All but the last are asked. That takes if they admit, and then they do, if it did.
 		last := len(cells) - 1
 		for i := range cells[:last] {
-			c := &cells[i]
-			allowed = s.shard(c).table.admits(c, now) && allowed
+			cell := &cells[i]
+			allowed = s.shard(cell).table.admits(cell, now) && allowed
 		}
 		for i := last; i >= 0; i-- {
-			c := &cells[i]
-			allowed = s.shard(c).table.take(c, now, mode, allowed)
+			cell := &cells[i]
+			allowed = s.shard(cell).table.take(cell, now, mode, allowed)
 		}
 	} else {
 		for i := range cells {
-			c := &cells[i]
-			allowed = s.shard(c).table.correct(c, now, mode) && allowed
+			cell := &cells[i]
+			allowed = s.shard(cell).table.correct(cell, now, mode) && allowed
 		}
 	}
 	if allowed && mode == step.Allow {
 		*receipt = first.receipt()
 	}
+	// Tidying locks other shards, so that comes after this one is unlocked.
 	var tidy bool
 	if several {
 		tidy = s.unlockAll(cells, now)
@@ -128,7 +141,8 @@ func (s *States) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receip
 	return allowed
 }
 
-// wait waits for the lock of a shard that another call has. Others hold it for a tenth of the time after which sync.Mutex looks again.
+// wait waits for the lock of a shard that another call has. Others hold it for a tenth of the time after which
+// sync.Mutex looks again.
 func (sh *shard) wait() {
 	for range 20 {
 		for range 20 { // some nanoseconds, in which the lock's cache line is left alone
@@ -144,8 +158,9 @@ func (sh *shard) wait() {
 func after(number uint64, cells []step.Cell) (next uint64) {
 	next = shards
 	for i := range cells {
-		if n := cells[i].Hash % shards; n > number && n < next || number == shards {
-			next = min(next, n)
+		candidate := cells[i].Hash % shards
+		if candidate > number && candidate < next || number == shards {
+			next = min(next, candidate)
 		}
 	}
 	return next
@@ -174,7 +189,8 @@ func (s *States) unlockAll(cells []step.Cell, now int64) (tidy bool) {
 	return tidy
 }
 
-func (s *States) shard(c *step.Cell) *shard { return &s.shards[c.Hash%shards] }
+// shard returns the shard of a cell: all policies of a limiter for one key have one.
+func (s *States) shard(cell *step.Cell) *shard { return &s.shards[cell.Hash%shards] }
 
 // advance returns the instant of a call that has the lock, and has read the clock before. Others may have
 // read it later and locked sooner: it decides as of the latest of them.
@@ -195,10 +211,11 @@ func (sh *shard) receipt() store.Receipt {
 
 // tick counts a call and reports whether it is its turn to tidy, or it has taken memory.
 func (sh *shard) tick() bool {
-	if sh.calls++; sh.calls%store.Many == 0 {
-		sh.receipts = nil
+	sh.calls++
+	if sh.calls%store.Many == 0 {
+		sh.receipts = nil // all of them are given out
 	}
-	if grown := sh.table.grown; grown || sh.calls%sweepEvery == 0 {
+	if sh.table.grown || sh.calls%sweepEvery == 0 {
 		sh.table.grown = false
 		return true
 	}
@@ -221,7 +238,8 @@ func (s *States) Use() (use store.MemoryUse) {
 		use.Keys += sh.table.count
 		sh.mu.Unlock()
 	}
-	use.Bytes, use.Evicted = s.shared.used(), s.shared.evicted.Load()
+	use.Bytes = s.shared.used()
+	use.Evicted = s.shared.evicted.Load()
 	return use
 }
 
@@ -241,21 +259,22 @@ func (s *States) sweep(now int64) {
 func (s *States) reclaim(now int64) {
 	for s.shared.overrun() {
 		found := newSample()
-		first, distance := found.salt, found.salt>>32|1 // odd, so that each shard is met once
+		first := found.salt
+		distance := found.salt>>32 | 1 // odd, so that each shard is met once
 		for i := uint64(0); i < manyShards || i < shards && found.open.count == 0; i++ {
 			sh := &s.shards[(first+i*distance)%shards]
 			sh.mu.Lock()
-			sh.table.hand = sh.table.choose(&found, sh, now, sh.table.hand, maxLooks, longEntry)
+			sh.table.nextPlace = sh.table.choose(&found, sh, now, sh.table.nextPlace, maxLooks, longEntry)
 			sh.mu.Unlock()
 			if found.size() >= sampleSize {
 				break
 			}
 		}
 		if found.size() > 0 {
-			c := found.choice()
-			c.from.mu.Lock()
-			c.from.table.evict(c, now)
-			c.from.mu.Unlock()
+			chosen := found.choice()
+			chosen.shard.mu.Lock()
+			chosen.shard.table.evict(chosen, now)
+			chosen.shard.mu.Unlock()
 		}
 	}
 }

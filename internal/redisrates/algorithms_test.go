@@ -44,8 +44,8 @@ func TestEachKindAndAlgorithm(t *testing.T) {
 			t.Error(word, err)
 		}
 		again := s.charge(t, p, "key", 1)
-		if again.Shortfall > 0 || again.Remaining != first.Remaining {
-			t.Errorf("%s: first %+v, and after that was given back %+v", word, first.Reading, again.Reading)
+		if again.Source != step.SourceStore || again.Shortfall > 0 || again.Remaining != first.Remaining {
+			t.Errorf("%s: first %+v, and after that was given back %s %+v", word, first.Reading, again.Source, again.Reading)
 		}
 	}
 	for algorithm := step.Level; algorithm < step.AlgorithmEnd; algorithm++ {

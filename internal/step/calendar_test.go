@@ -65,7 +65,7 @@ func TestBorders(t *testing.T) {
 				if starting > 1 && u.word != "month" && (u.word != "week" || starting > 7) {
 					continue
 				}
-				m := Numbers{Kind: Calendar, Limit: 1, Period: u.period, Starting: int64(starting), Zone: name}
+				m := Numbers{Kind: Calendar, Limit: 1, Period: u.longest, Starting: int64(starting), Zone: name}
 				if err := m.Check(); err != nil {
 					t.Fatal(err)
 				}
@@ -95,7 +95,7 @@ func TestNeverOverInAWindow(t *testing.T) {
 	for round := range 4000 {
 		numbers := Numbers{Kind: FixedWindow, Limit: 1 + r.Int64N(9), Period: []int64{1e6, 3600e6, Day}[r.IntN(3)]}
 		if round%2 == 0 {
-			numbers = Numbers{Kind: Calendar, Limit: numbers.Limit, Period: units[r.IntN(3)].period, Zone: "Test/Zone"}
+			numbers = Numbers{Kind: Calendar, Limit: numbers.Limit, Period: units[r.IntN(3)].longest, Zone: "Test/Zone"}
 		}
 		var servers []Policy
 		for range 3 {
@@ -107,7 +107,7 @@ func TestNeverOverInAWindow(t *testing.T) {
 			servers = append(servers, server)
 		}
 		state := servers[0].New()
-		windowStep := int64(servers[0].steps.by)
+		windowStep := int64(servers[0].tickStep.number)
 		now := 1_700_000_000_000_000 + r.Int64N(1e15)
 		inUse := map[int64]int64{} // by number of window
 		type charge struct {
@@ -138,7 +138,7 @@ func TestNeverOverInAWindow(t *testing.T) {
 				inUse[given.number] -= given.units
 				continue
 			}
-			cell := Cell{Policy: server, Units: min(1+r.Int64N(3), server.limit)}
+			cell := Cell{Policy: server, Units: min(1+r.Int64N(3), server.capacity)}
 			if !cell.Take(state, now, true) {
 				continue
 			}
@@ -157,7 +157,7 @@ func (p *Policy) untilBorder(now int64) int64 {
 	if p.calendar == nil {
 		return p.Period - now%p.Period
 	}
-	return p.calendar.window(now).end - now
+	return p.calendar.windowOf(now).end - now
 }
 
 // Texts print as they are parsed, and what is wrong is said.

@@ -3,8 +3,8 @@ package step
 // A log stores the instant of every unit that still counts, so it admits at most the limit in any half-open
 // window of one period, to the microsecond.
 //
-// The state is a ring, oldest first: [end, first, count, ring ...]. A charge of n units writes n entries. The ring grows
-// as the key fills, to at most MaxLog: plans with other limits share it.
+// The state is a ring, oldest first: [end, first, count, ring ...]. A charge of n units writes n entries. The ring
+// grows as the key fills, to at most MaxLog: plans with other limits share it.
 const (
 	logEnd   = iota // one period after the latest instant of any charge, including one given back
 	logFirst        // index in the ring of the oldest entry
@@ -15,123 +15,139 @@ const (
 )
 
 // entry returns the i-th oldest instant.
-func entry(s []int64, i int64) int64 {
-	ring := s[logRing:]
-	if i += s[logFirst]; i >= int64(len(ring)) {
+func entry(state []int64, i int64) int64 {
+	ring := state[logRing:]
+	i += state[logFirst]
+	if i >= int64(len(ring)) {
 		i -= int64(len(ring))
 	}
 	return ring[i]
 }
 
 // drop removes the n oldest entries.
-func drop(s []int64, n int64) {
-	s[logCount] -= n
-	s[logFirst] += n
-	if ring := int64(len(s) - logRing); s[logFirst] >= ring {
-		s[logFirst] -= ring
+func drop(state []int64, n int64) {
+	state[logCount] -= n
+	state[logFirst] += n
+	size := int64(len(state) - logRing)
+	if state[logFirst] >= size {
+		state[logFirst] -= size
 	}
 }
 
 // expire removes the entries that have expired. It gallops from the old end, then bisects: usually few have. At most
 // 2 log2(count) entries are read.
-func (p *Policy) expire(s []int64, now int64) {
-	count, cut := s[logCount], max(now-p.Period, s[logEnd]-2*p.Period) // expired: at or before
-	if count == 0 || entry(s, 0) > cut {
+func (p *Policy) expire(state []int64, now int64) {
+	count := state[logCount]
+	cut := max(now-p.Period, state[logEnd]-2*p.Period) // expired: at or before
+	if count == 0 || entry(state, 0) > cut {
 		return
 	}
+	// Gallop: the entry at half of the probe has expired, and that at the probe has not, if there is one.
 	probe := int64(1)
-	for probe < count && entry(s, probe) <= cut {
+	for probe < count && entry(state, probe) <= cut {
 		probe *= 2
 	}
-	lo, hi := probe/2, min(probe, count)
-	for hi-lo > 1 {
-		if mid := lo + (hi-lo)/2; entry(s, mid) <= cut {
-			lo = mid
+	// Bisect between them.
+	expired := probe / 2
+	stays := min(probe, count)
+	for stays-expired > 1 {
+		middle := expired + (stays-expired)/2
+		if entry(state, middle) <= cut {
+			expired = middle
 		} else {
-			hi = mid
+			stays = middle
 		}
 	}
-	drop(s, hi)
+	drop(state, stays)
 }
 
-// grow returns a state whose ring has room for n more units, if they fit or are to be counted anyway. A ring that is too
-// small is at least doubled, as far as the limit needs it.
-func (p *Policy) grow(s []int64, now, n int64, anyway bool) []int64 {
-	size, want := int64(len(s)-logRing), s[logCount]+n
-	if want <= size || size == MaxLog {
-		return s
+// grow returns a state whose ring has room for n more units, if they fit or are to be counted anyway. A ring that is
+// too small is at least doubled, as far as the limit needs it.
+func (p *Policy) grow(state []int64, now, n int64, anyway bool) []int64 {
+	size := int64(len(state) - logRing)
+	if state[logCount]+n <= size || size == MaxLog {
+		return state
 	}
-	p.expire(s, now)
-	most := p.limit
+	// The ring is full. Perhaps only with what has expired.
+	p.expire(state, now)
+	want := state[logCount] + n
+	most := p.capacity
 	if anyway {
 		most = MaxLog
-	}
-	if want = s[logCount] + n; want > most && anyway {
-		want = most
+		want = min(want, most)
 	}
 	if want <= size || want > most {
-		return s
+		return state
 	}
-	grown := make([]int64, logRing+max(want, min(2*size, p.limit)))
-	copy(grown, s[:logRing])
+	// The entries are copied in their order, so the new ring begins with the oldest.
+	grown := make([]int64, logRing+max(want, min(2*size, p.capacity)))
+	copy(grown, state[:logRing])
 	grown[logFirst] = 0
-	for i := range s[logCount] {
-		grown[logRing+i] = entry(s, i)
+	for i := range state[logCount] {
+		grown[logRing+i] = entry(state, i)
 	}
 	return grown
 }
 
-// push adds n units, for which there is room. If they do not fit they push out the oldest entries, since only the newest
-// decide.
-func (p *Policy) push(s []int64, now, n int64) {
-	p.expire(s, now)
-	ring := s[logRing:]
-	kept := min(n, int64(len(ring)))
-	drop(s, max(s[logCount]+kept-int64(len(ring)), 0))
-	s[logEnd] = max(now+p.Period, s[logEnd])
-	at := s[logFirst] + s[logCount]
-	for range kept {
-		if at >= int64(len(ring)) {
-			at -= int64(len(ring))
+// push adds n units, for which there is room. If they do not fit they push out the oldest entries, since only the
+// newest decide.
+func (p *Policy) push(state []int64, now, n int64) {
+	p.expire(state, now)
+	ring := state[logRing:]
+	size := int64(len(ring))
+	added := min(n, size)
+	drop(state, max(state[logCount]+added-size, 0))
+	// If the clock has gone back, the units are as of the latest charge: entries stay in order.
+	state[logEnd] = max(now+p.Period, state[logEnd])
+	instant := state[logEnd] - p.Period
+	index := state[logFirst] + state[logCount]
+	for range added {
+		if index >= size {
+			index -= size
 		}
-		ring[at] = s[logEnd] - p.Period
-		at++
+		ring[index] = instant
+		index++
 	}
-	s[logCount] += kept
+	state[logCount] += added
+}
+
+// takeLog is Take of a log. For units that fit, the ring has room: see grow.
+func (p *Policy) takeLog(state []int64, now, n int64, charge bool, cell *Cell) bool {
+	p.expire(state, now)
+	fits := state[logCount]+n <= p.capacity
+	if fits && charge {
+		p.push(state, now, n)
+	}
+	// If more count than fit, under a smaller plan, the oldest of those within the limit is the next to make room.
+	count := state[logCount]
+	cell.Shortfall = 0
+	cell.Reading = Reading{Remaining: max(p.capacity-count, 0)}
+	if count > 0 {
+		cell.NextAfter = entry(state, max(count-p.capacity, 0)) + p.Period - now
+		cell.ResetAfter = entry(state, count-1) + p.Period - now
+	}
+	if !fits {
+		cell.Shortfall = 1
+		cell.RetryAfter = entry(state, count+n-p.capacity-1) + p.Period - now
+	}
+	return fits
 }
 
 // settleLog counts n more units than were charged at an instant, or gives back -n of them.
-func (p *Policy) settleLog(s []int64, now, at, n int64) {
+func (p *Policy) settleLog(state []int64, now, chargedAt, n int64) {
 	if n > 0 {
-		p.push(s, now, n)
+		p.push(state, now, n)
 	} else {
-		p.unlog(s, now, at, -n)
+		p.refundLog(state, now, chargedAt, -n)
 	}
 }
 
-// unlog frees the oldest units, not those of the charge. The entries that stay are newer than those really used, so the
-// key can only be refused longer.
-func (p *Policy) unlog(s []int64, now, at, n int64) {
-	p.expire(s, now)
-	if max(now, s[logEnd]-p.Period)-at < p.Period {
-		drop(s, min(n, s[logCount]))
+// refundLog frees the oldest units, not those of the charge. The entries that stay are newer than those really used, so
+// the key can only be refused longer.
+func (p *Policy) refundLog(state []int64, now, chargedAt, n int64) {
+	p.expire(state, now)
+	latest := max(now, state[logEnd]-p.Period)
+	if latest-chargedAt < p.Period {
+		drop(state, min(n, state[logCount]))
 	}
-}
-
-func (p *Policy) takeLog(s []int64, now, n int64, charge bool, c *Cell) bool {
-	p.expire(s, now)
-	fits := s[logCount]+n <= p.limit
-	if fits && charge {
-		p.push(s, now, n)
-	}
-	live, r := s[logCount], &c.Reading
-	c.Shortfall, r.Remaining, r.NextAfter, r.ResetAfter, r.RetryAfter = 0, max(p.limit-live, 0), 0, 0, 0
-	if live > 0 {
-		r.NextAfter = entry(s, max(live-p.limit, 0)) + p.Period - now
-		r.ResetAfter = entry(s, live-1) + p.Period - now
-	}
-	if !fits {
-		c.Shortfall, r.RetryAfter = 1, entry(s, live+n-p.limit-1)+p.Period-now
-	}
-	return fits
 }

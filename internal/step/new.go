@@ -32,11 +32,12 @@ type Numbers struct {
 	Burst       int64 // of a token bucket
 	Debt        int64 // of a token bucket: units beyond the Burst that it counts at most, or UsualDebt
 	Resolution  int64 // sub-windows of a sliding window
-	NeverOver   bool  // sliding window: the oldest sub-window counts in full
-	CountDenied bool  // windows and log: refused attempts count
-	FromFirst   bool  // fixed window: windows begin with the first unit of a key
+	NeverOver   bool  // of a sliding window: the oldest sub-window counts in full
+	CountDenied bool  // of windows and a log: refused attempts count
+	FromFirst   bool  // of a fixed window: windows begin with the first unit of a key
 
-	// Of a calendar: the day on which a week or a month begins, or 0 for the first; the name of the zone, or "" for UTC.
+	// Of a calendar: the day on which a week or a month begins, or 0 for the first; the name of the zone, or "" for
+	// UTC.
 	Starting int64
 	Zone     string
 }
@@ -47,14 +48,23 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 	if err := m.Check(); err != nil {
 		return Policy{}, err
 	}
-	p := Policy{Numbers: m, Limiter: limiter, Name: name, limit: m.Limit, one: m.Kind == MinInterval || m.Kind == SlidingLog}
+	p := Policy{Numbers: m, Limiter: limiter, Name: name, algorithm: m.algorithm(), capacity: m.Limit}
+	// What the kind means for those who ask.
 	switch m.Kind {
 	case TokenBucket:
-		p.limit, p.refill = m.Burst, refill(m.Burst, m.Period, m.Limit)
+		p.capacity = m.Burst
+		p.refill = refill(m.Burst, m.Period, m.Limit)
+	case SlidingLog:
+		p.zeroAsksOne = true
 	case MinInterval:
-		p.limit, p.calls = 1, true
+		p.capacity = 1
+		p.zeroAsksOne = true
+		p.countsCalls = true
+	case FixedWindow, SlidingWindow, Calendar, Constant:
+	default:
+		panic(Missing(m.Kind))
 	}
-	p.algorithm = m.algorithm()
+	// What the arithmetic needs, computed once.
 	switch p.algorithm {
 	case Level:
 		p.level = newLevel(m)
@@ -64,23 +74,27 @@ func New(limiter, name string, m Numbers) (Policy, error) {
 	default:
 		panic(Missing(p.algorithm))
 	}
+	// A new state of a log is shorter than one of a busy key.
 	first, longest := p.Lengths()
 	p.grows = first < longest
+	// Stores find states by hashes. The lowest bit of the second says how they are kept.
 	id := [3]any{limiter, name, m.Identity()}
-	p.ID, p.Tag = maphash.Comparable(seed, id), uint32(maphash.Comparable(tagSeed, id))&^1
+	p.ID = maphash.Comparable(seed, id)
+	p.Tag = uint32(maphash.Comparable(tagSeed, id)) &^ 1
 	if longest > 2 {
 		p.Tag++
 	}
 	return p, nil
 }
 
-// algorithm returns the algorithm of valid numbers. A MinInterval is a bucket of one call. A FixedWindow is a level of one
-// tick, or if it is FromFirst, or its limit is very large, a window without sub-windows.
+// algorithm returns the algorithm of valid numbers. A MinInterval is a bucket of one call. A FixedWindow is a level of
+// one tick, or if it is FromFirst, or its limit is very large, a window without sub-windows.
 func (m Numbers) algorithm() Algorithm {
 	switch m.Kind {
 	case TokenBucket, MinInterval, Calendar:
 		return Level
 	case FixedWindow:
+		// A level has room for reports of 16 times the limit before its next tick: see newLevel.
 		if !m.FromFirst && m.Limit <= m.Period/8 && m.Period <= MaxSpan/8 {
 			return Level
 		}
@@ -101,7 +115,8 @@ func (m Numbers) algorithm() Algorithm {
 // is kept.
 func (m Numbers) Identity() Numbers {
 	m = m.whole()
-	m.NeverOver, m.CountDenied = false, false
+	m.NeverOver = false
+	m.CountDenied = false
 	if m.Kind != TokenBucket {
 		large := m.Kind == FixedWindow && m.algorithm() == Window
 		m.Limit = 0
@@ -124,64 +139,86 @@ func (m Numbers) Check() error {
 			faults = append(faults, fmt.Errorf(format, args...))
 		}
 	}
-	a := m.Kind
+	kind := m.Kind
 	switch {
-	case a == Constant:
+	case kind == Constant:
 		return nil
-	case a < TokenBucket || a >= kindEnd:
-		return errors.New("no policy: use TokenBucket, FixedWindow, SlidingWindow, SlidingLog, MinInterval, Calendar, Unlimited or Blocked")
+	case kind < TokenBucket || kind >= kindEnd:
+		return errors.New("no policy: use TokenBucket, FixedWindow, SlidingWindow, SlidingLog, MinInterval, " +
+			"Calendar, Unlimited or Blocked")
 	}
-	fault(a != MinInterval && m.Limit == 0, "a rate of 0 events: to refuse everything, use Blocked")
-	fault(a != MinInterval && m.Limit < 0, "a rate of %d events: there must be at least 1", m.Limit)
+	// The rate, of which an interval has only the period.
+	fault(kind != MinInterval && m.Limit == 0, "a rate of 0 events: to refuse everything, use Blocked")
+	fault(kind != MinInterval && m.Limit < 0, "a rate of %d events: there must be at least 1", m.Limit)
 	fault(m.Limit > MaxInt, "%d events are more than 2^53-1", m.Limit)
 	fault(m.Period == NoPeriod, "a period must be a whole number of microseconds")
 	fault(m.Period <= 0 && m.Period != NoPeriod, "a period must be positive, and at most 142 years")
 	fault(m.Period > MaxSpan, "a period must be at most 142 years")
 	sound := len(faults) == 0 // the rate: some of the checks below need a valid one
-	fault(m.CountDenied && (a == TokenBucket || a == MinInterval || a == Calendar), "CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
-	fault(m.NeverOver && a != SlidingWindow, "NeverOver is for SlidingWindow")
-	fault(m.FromFirst && a != FixedWindow, "FromFirst is for FixedWindow")
-	fault(m.Burst != 0 && a != TokenBucket, "Burst is for TokenBucket")
-	fault(m.Debt != 0 && a != TokenBucket, "Debt is for TokenBucket")
-	fault(m.Resolution != 0 && a != SlidingWindow, "Resolution is for SlidingWindow")
-	fault(m.Starting != 0 && a != Calendar, "Starting is for Calendar")
-	fault(m.Zone != "" && a != Calendar, "In is for Calendar")
-	switch a {
+	// Options of other kinds.
+	deniable := kind == FixedWindow || kind == SlidingWindow || kind == SlidingLog
+	fault(m.CountDenied && !deniable, "CountDenied is for FixedWindow, SlidingWindow and SlidingLog")
+	fault(m.NeverOver && kind != SlidingWindow, "NeverOver is for SlidingWindow")
+	fault(m.FromFirst && kind != FixedWindow, "FromFirst is for FixedWindow")
+	fault(m.Burst != 0 && kind != TokenBucket, "Burst is for TokenBucket")
+	fault(m.Debt != 0 && kind != TokenBucket, "Debt is for TokenBucket")
+	fault(m.Resolution != 0 && kind != SlidingWindow, "Resolution is for SlidingWindow")
+	fault(m.Starting != 0 && kind != Calendar, "Starting is for Calendar")
+	fault(m.Zone != "" && kind != Calendar, "In is for Calendar")
+	// What the kind itself wants.
+	switch kind {
 	case FixedWindow, MinInterval:
 	case Calendar:
 		m.checkCalendar(fault)
 	case TokenBucket:
-		slow := sound && m.Limit <= m.Period // at most one a microsecond
-		fault(m.Burst <= 0, "a burst must be at least 1, is %d", m.Burst)
-		fault(sound && !slow, "a token bucket's rate must be at most 1,000,000 a second")
-		fault(m.Debt < 0, "a debt must be at least 0, is %d", m.Debt)
-		if slow && m.Burst > 0 {
-			left := m.mostUnits() - m.Burst // for the debt
-			fault(left < 0, "a burst of %d at this rate cannot be counted exactly: make the burst smaller or the rate rounder", m.Burst)
-			fault(left >= 0 && m.Debt > left, "a debt of %d at this rate cannot be counted exactly: it must be at most %d", m.Debt, left)
-		}
+		m.checkBucket(sound, fault)
 	case SlidingWindow:
-		fault(m.Resolution < 1 || m.Resolution > MaxResolution, "a resolution must be from 1 to %d, is %d", MaxResolution, m.Resolution)
-		fault(sound && m.Resolution > m.Period, "a resolution of %d needs a period of as many microseconds", m.Resolution)
+		fault(m.Resolution < 1 || m.Resolution > MaxResolution,
+			"a resolution must be from 1 to %d, is %d", MaxResolution, m.Resolution)
+		fault(sound && m.Resolution > m.Period,
+			"a resolution of %d needs a period of as many microseconds", m.Resolution)
 	case SlidingLog:
-		fault(m.Limit > MaxLog && m.Limit <= MaxInt, "a SlidingLog stores each event, at most %d, not %d: use SlidingWindow(...).NeverOver().Resolution(60)", MaxLog, m.Limit)
+		fault(m.Limit > MaxLog && m.Limit <= MaxInt,
+			"a SlidingLog stores each event, at most %d, not %d: use SlidingWindow(...).NeverOver().Resolution(60)",
+			MaxLog, m.Limit)
 	default:
-		panic(Missing(a))
+		panic(Missing(kind))
 	}
 	return errors.Join(faults...)
 }
 
-// mostUnits returns how many units a token bucket of a valid rate can count: so many that until 2100 a level, which is the
-// clock and they, is below 2^53.
+// A faultFunc notes a fault, if that is what is wrong.
+type faultFunc func(wrong bool, format string, args ...any)
+
+// checkBucket finds what is wrong with the numbers of a token bucket, of which the rate may be sound.
+func (m Numbers) checkBucket(sound bool, fault faultFunc) {
+	slow := sound && m.Limit <= m.Period // at most one a microsecond
+	fault(m.Burst <= 0, "a burst must be at least 1, is %d", m.Burst)
+	fault(sound && !slow, "a token bucket's rate must be at most 1,000,000 a second")
+	fault(m.Debt < 0, "a debt must be at least 0, is %d", m.Debt)
+	if slow && m.Burst > 0 {
+		left := m.mostUnits() - m.Burst // for the debt
+		fault(left < 0,
+			"a burst of %d at this rate cannot be counted exactly: make the burst smaller or the rate rounder", m.Burst)
+		fault(left >= 0 && m.Debt > left,
+			"a debt of %d at this rate cannot be counted exactly: it must be at most %d", m.Debt, left)
+	}
+}
+
+// ticksOfUnit returns how many ticks of the clock of a token bucket a unit takes: its emission interval.
+func (m Numbers) ticksOfUnit() int64 { return (m.Period + m.Limit - 1) / m.Limit }
+
+// mostUnits returns how many units a token bucket of a valid rate can count: so many that until 2100 a level, which is
+// the clock and they, is below 2^53.
 func (m Numbers) mostUnits() int64 {
-	ticksOfUnit := (m.Period + m.Limit - 1) / m.Limit
+	ticksOfUnit := m.ticksOfUnit()
 	rate := float64(m.Limit*ticksOfUnit) / float64(m.Period) // from 1 to 2
 	clock := int64(130 * 31_557_600e6 * rate)
 	return min(MaxSpan, 1<<53-clock) / ticksOfUnit
 }
 
-// UsualDebt is the Debt of a token bucket that does not set it: as much as the Burst, or fewer if more cannot be counted
-// exactly.
+// UsualDebt is the Debt of a token bucket that does not set it: as much as the Burst, or fewer if more cannot be
+// counted exactly.
 const UsualDebt = math.MinInt64
 
 // UsualResolution is that of a sliding window that does not set it.
@@ -212,13 +249,13 @@ func (m Numbers) DefaultDebt() int64 {
 
 // refill returns burst*period/limit, rounded up: at most MaxInt.
 func refill(burst, period, limit int64) int64 {
-	hi, lo := bits.Mul64(uint64(burst), uint64(period))
-	if hi >= uint64(limit) {
+	high, low := bits.Mul64(uint64(burst), uint64(period))
+	if high >= uint64(limit) {
 		return MaxInt
 	}
-	q, rest := bits.Div64(hi, lo, uint64(limit))
+	quotient, rest := bits.Div64(high, low, uint64(limit))
 	if rest > 0 {
-		q++
+		quotient++
 	}
-	return int64(min(q, MaxInt))
+	return int64(min(quotient, MaxInt))
 }

@@ -1,6 +1,14 @@
 // Package step is the arithmetic of limits: what a state says at an instant, and how a charge changes it. It
 // has no clock, no lock and no I/O.
 //
+//  1. [Parse] reads the [Numbers] of a policy (text.go), or a program sets them. [New] checks and prepares them
+//     (new.go).
+//  2. A store makes a [Cell] of each policy and key, and asks it (step.go): Admits, Take, CountRefused, Settle. The
+//     [Algorithm] of the policy says which arithmetic that is: a level (level.go, and calendar.go if its clock is a
+//     calendar), a window (window.go), or a log (log.go).
+//  3. A store whose script has a twin of the arithmetic gets what that needs, and makes a state or a reading of what it
+//     replies (stored.go).
+//
 // An instant is a count of microseconds since 1970, a span a count of microseconds. Words of a state are at
 // most [MaxInt], so a twin whose numbers are doubles can keep the same.
 //
@@ -29,23 +37,23 @@ const (
 
 // A Policy is one policy of a limiter, as it is asked. What most decisions need comes first.
 type Policy struct {
-	ID        uint64 // a secret hash of its identity: all of it but the numbers that a state is only compared with
-	Tag       uint32 // another; odd if states are longer than 2 words
-	algorithm Algorithm
-	grows     bool  // its states may become too short
-	one       bool  // to ask for nothing is to ask for a unit
-	calls     bool  // it counts calls, whatever their units
-	Last      bool  // of its limiter
-	Free      bool  // charges count nothing: they only ask whether it is above its limit
-	limit     int64 // units that a key has that was never charged
+	ID          uint64 // a secret hash of its identity: all of it but the numbers that a state is only compared with
+	Tag         uint32 // another; odd if states are longer than 2 words
+	algorithm   Algorithm
+	grows       bool  // its states may become too short
+	zeroAsksOne bool  // to ask for nothing is to ask for a unit
+	countsCalls bool  // whatever their units
+	Last        bool  // of its limiter
+	Free        bool  // charges count nothing: they only ask whether it is above its limit
+	capacity    int64 // units that a key has that was never charged
 	level
 	window
 
 	Numbers
 	Limiter, Name string
-	refill        int64 // of a whole bucket
+	refill        int64 // of a whole bucket, in microseconds
 
-	Attachment any // by the store for which it was prepared
+	Attachment any // of the store for which it was prepared
 }
 
 // An Algorithm is the arithmetic of some kinds of policies. Scripts of stores know it by its number.
@@ -67,7 +75,7 @@ func Missing(value any) string {
 }
 
 // Capacity returns the units that a key has that was never charged.
-func (p *Policy) Capacity() int64 { return p.limit }
+func (p *Policy) Capacity() int64 { return p.capacity }
 
 // Constant reports whether it always decides the same. Its state is nil.
 func (p *Policy) Constant() bool { return p.algorithm == stateless }
@@ -88,10 +96,10 @@ func (p *Policy) Window() int64 {
 
 // Max returns the largest charge that can ever be admitted.
 func (p *Policy) Max() int64 {
-	if p.calls {
+	if p.countsCalls {
 		return MaxInt
 	}
-	return p.limit
+	return p.capacity
 }
 
 // Lengths returns the length of a new state, and of the longest. Most have 2.
@@ -100,12 +108,12 @@ func (p *Policy) Lengths() (first, longest int64) {
 	case stateless, Level:
 		return 2, 2
 	case Window:
-		if p.k > 0 {
-			return p.k + 3, p.k + 3
+		if p.innerCounts > 0 {
+			return p.innerCounts + 3, p.innerCounts + 3
 		}
 		return 2, 2
 	case Log:
-		return logRing + min(p.limit, logStart), logRing + MaxLog
+		return logRing + min(p.capacity, logStart), logRing + MaxLog
 	default:
 		panic(Missing(p.algorithm))
 	}
@@ -123,7 +131,7 @@ type Mode uint8
 const (
 	Allow  Mode = iota // charge all if all of them admit their units, and otherwise none
 	Peek               // answer as Allow would, and change nothing
-	Settle             // correct charges by N units: give back, or count whether they fit or not
+	Settle             // correct charges by Units: give back, or count whether they fit or not
 	Reset              // forget the states
 )
 
@@ -132,14 +140,15 @@ type Cell struct {
 	Policy *Policy
 	Key    hidden.Text
 	Hash   uint64 // of the key: secret, and the same as long as the process runs
-	Units  int64  // units; 0 only checks; of Settle, how many more they are than were charged
+	Units  int64  // 0 only checks; of Settle, how many more they are than were charged
 
-	// Of Settle, the instant and the source of the charge, or 0 and SourceNone if there was none: a report. The answer has
-	// its own.
+	// Of Settle, the instant and the source of the charge, or 0 and SourceNone if there was none: a report. The answer
+	// has its own.
 	Instant int64
 	Source  Source
 
-	Shortfall int64 // the answer: more than 0 if the policy does not admit the units; of Settle, how many had no room
+	// The answer: more than 0 if the policy does not admit the units; of Settle, how many had no room.
+	Shortfall int64
 	Reading
 }
 
@@ -173,14 +182,20 @@ type Reading struct {
 	RetryAfter int64 // until the units fit, or after Settle one unit; 0 if they do, or Never
 }
 
-var seed, tagSeed = maphash.MakeSeed(), maphash.MakeSeed()
+var (
+	seed    = maphash.MakeSeed()
+	tagSeed = maphash.MakeSeed()
+)
 
 // Hash returns the Hash of a key.
 func Hash(key string) uint64 { return maphash.String(seed, key) }
 
 // Set sets what is asked.
-func (c *Cell) Set(p *Policy, key string, hash uint64, n int64) {
-	c.Policy, c.Key, c.Hash, c.Units = p, hidden.Of(key), hash, p.Counted(n)
+func (c *Cell) Set(policy *Policy, key string, hash uint64, n int64) {
+	c.Units = policy.Counted(n)
+	c.Policy = policy
+	c.Key = hidden.Of(key)
+	c.Hash = hash
 }
 
 // Counted returns how many units a charge of n counts.
@@ -188,7 +203,7 @@ func (p *Policy) Counted(n int64) int64 {
 	switch {
 	case p.Free:
 		return 0
-	case p.calls && n > 1:
+	case p.countsCalls && n > 1:
 		return 1
 	}
 	return n
@@ -197,30 +212,31 @@ func (p *Policy) Counted(n int64) int64 {
 // Asked returns how many units have to fit. For none, a window or a bucket must not be above its limit, as it
 // may be after Settle. A log, and a MinInterval, must admit one more.
 func (c *Cell) Asked() int64 {
-	if c.Units == 0 && c.Policy.one {
+	if c.Units == 0 && c.Policy.zeroAsksOne {
 		return 1
 	}
 	return c.Units
 }
 
 // Admits reports whether the policy alone admits the units. They are no more than its Max.
-func (c *Cell) Admits(s []int64, now int64) bool {
-	p, n := c.Policy, c.Asked()
-	if s == nil {
-		return n <= p.limit
+func (c *Cell) Admits(state []int64, now int64) bool {
+	p := c.Policy
+	n := c.Asked()
+	if state == nil {
+		return n <= p.capacity
 	}
 	switch p.algorithm {
 	case Level:
-		level := (*[2]int64)(s)
+		level := (*[2]int64)(state)
 		if p.calendar != nil { // apart, so that others do not pay for its clock
-			return used(level, p.clockOf(level, now, p.Clock(now)))+n <= p.full
+			return aheadOf(level, p.clockFor(level, now, p.Clock(now)))+n <= p.burstOffset
 		}
-		return used(level, p.clockOf(level, now, p.shows(now)))+n*p.per <= p.full
+		return aheadOf(level, p.clockFor(level, now, p.plainClock(now)))+n*p.emissionInterval <= p.burstOffset
 	case Window:
-		return n <= p.left(s, now)
+		return n <= p.left(state, now)
 	case Log:
-		p.expire(s, now)
-		return s[logCount]+n <= p.limit
+		p.expire(state, now)
+		return state[logCount]+n <= p.capacity
 	default:
 		panic(Missing(p.algorithm))
 	}
@@ -230,30 +246,33 @@ func (c *Cell) Admits(s []int64, now int64) bool {
 func (p *Policy) Grows() bool { return p.grows }
 
 // Room returns a state of a policy that grows with room for the units, if they may fit or are to be counted anyway.
-func (c *Cell) Room(s []int64, now int64, anyway bool) []int64 {
+func (c *Cell) Room(state []int64, now int64, anyway bool) []int64 {
 	if c.Policy.grows {
-		return c.Policy.grow(s, now, c.Units, anyway || c.Policy.CountDenied)
+		return c.Policy.grow(state, now, c.Units, anyway || c.Policy.CountDenied)
 	}
-	return s
+	return state
 }
 
 // Take charges the units if they fit and it should, and reads what is left. It reports whether they fit.
-func (c *Cell) Take(s []int64, now int64, charge bool) bool {
-	p, n := c.Policy, c.Asked()
+func (c *Cell) Take(state []int64, now int64, charge bool) bool {
+	p := c.Policy
+	n := c.Asked()
 	charge = charge && c.Units > 0
-	if s == nil || n > p.limit {
+	// What never fits waits for nothing, so its reading is not computed.
+	if state == nil || n > p.capacity {
 		return c.takeFresh(n)
 	}
+	// The arithmetic fills in the cell, so that no Reading is copied.
 	switch p.algorithm {
 	case Level:
 		if p.calendar != nil {
-			return p.takeCalendar((*[2]int64)(s), now, n, charge, c)
+			return p.takeCalendar((*[2]int64)(state), now, n, charge, c)
 		}
-		return p.takeLevel((*[2]int64)(s), now, n, charge, c)
+		return p.takeLevel((*[2]int64)(state), now, n, charge, c)
 	case Window:
-		return p.takeWindow(s, now, n, charge, c)
+		return p.takeWindow(state, now, n, charge, c)
 	case Log:
-		return p.takeLog(s, now, n, charge, c)
+		return p.takeLog(state, now, n, charge, c)
 	default:
 		panic(Missing(p.algorithm))
 	}
@@ -261,39 +280,42 @@ func (c *Cell) Take(s []int64, now int64, charge bool) bool {
 
 // takeFresh is Take of a key without a state, or of what never fits.
 func (c *Cell) takeFresh(n int64) bool {
-	c.Shortfall, c.Reading = 0, Reading{Remaining: c.Policy.limit}
-	if n <= c.Policy.limit {
+	c.Shortfall = 0
+	c.Reading = Reading{Remaining: c.Policy.capacity}
+	if n <= c.Policy.capacity {
 		return true
 	}
-	c.Shortfall, c.RetryAfter = 1, Never
+	c.Shortfall = 1
+	c.RetryAfter = Never
 	return false
 }
 
 // CountRefused counts the units after Take, as far as they matter, if refused attempts count.
-func (c *Cell) CountRefused(s []int64, now int64, mode Mode) {
+func (c *Cell) CountRefused(state []int64, now int64, mode Mode) {
 	p := c.Policy
-	if !p.CountDenied || c.Units == 0 {
+	if !p.CountDenied || c.Units == 0 || p.Constant() {
 		return
 	}
-	if s == nil {
-		s = c.Room(p.New(), now, true)
+	// The answer says what is left after the attempt, also to a peek, which must not change the state.
+	if state == nil {
+		state = c.Room(p.New(), now, true)
 	} else if mode == Peek {
-		s = c.Room(slices.Clone(s), now, true)
+		state = c.Room(slices.Clone(state), now, true)
 	}
 	switch p.algorithm {
 	case Level:
-		p.denyLevel((*[2]int64)(s), now, c.Units)
+		p.denyLevel((*[2]int64)(state), now, c.Units)
 	case Window:
-		p.roll(s, now)
-		p.addWindow(s, c.Units, p.denied)
+		p.denyWindow(state, now, c.Units)
 	case Log:
-		p.push(s, now, c.Units)
+		p.push(state, now, c.Units)
 	default:
 		panic(Missing(p.algorithm))
 	}
-	short := c.Shortfall
-	c.Take(s, now, false)
-	c.Shortfall = short
+	// Whether the units fitted is what the first Take has said.
+	shortfall := c.Shortfall
+	c.Take(state, now, false)
+	c.Shortfall = shortfall
 }
 
 // Changes reports whether an answer may change the state.
@@ -302,31 +324,40 @@ func (c *Cell) Changes(mode Mode, others bool) bool {
 }
 
 // Settle corrects a charge, and reads what is left. What was used beyond it counts, whether it fits or not: a bucket
-// counts no more than its Debt, and a log has no more than the newest instants. It never gives back more than was counted.
-func (c *Cell) Settle(s []int64, now int64) {
-	p, n, at := c.Policy, c.Units, c.Instant
-	// Of a MinInterval, only the last call is given back. Take changes the state if the clock has gone back behind that.
-	last := n > 0 || s == nil || !p.calls || s[1] == p.shows(at)+p.per && s[1]-p.shows(now) <= p.most
-	c.Units = 0
-	c.Take(s, now, false)
-	short := max(n-c.Remaining, 0)
-	if s != nil && last { // else it is constant, nothing is left to give back, or another call was the last
-		p.settle(s, now, at, n)
+// counts no more than its Debt, and a log has no more than the newest instants. It never gives back more than was
+// counted.
+func (c *Cell) Settle(state []int64, now int64) {
+	p := c.Policy
+	n := c.Units
+	// A call that is not the last is not given back. This comes first: Take changes the state if the clock has gone
+	// back.
+	corrects := state != nil
+	if corrects && n <= 0 && p.countsCalls {
+		corrects = p.isLastCall((*[2]int64)(state), now, c.Instant)
 	}
+	// A report is about what had room before it.
+	c.Units = 0
+	c.Take(state, now, false)
+	shortfall := max(n-c.Remaining, 0)
+	if corrects {
+		p.settle(state, now, c.Instant, n)
+	}
+	// The reading is about one unit more.
 	c.Units = 1
-	c.Take(s, now, false)
-	c.Units, c.Shortfall = n, short
+	c.Take(state, now, false)
+	c.Units = n
+	c.Shortfall = shortfall
 }
 
 // settle counts n more units than were charged at an instant, or gives back -n of them.
-func (p *Policy) settle(s []int64, now, at, n int64) {
+func (p *Policy) settle(state []int64, now, chargedAt, n int64) {
 	switch p.algorithm {
 	case Level:
-		p.settleLevel((*[2]int64)(s), now, at, n)
+		p.settleLevel((*[2]int64)(state), now, chargedAt, n)
 	case Window:
-		p.settleWindow(s, at, n)
+		p.settleWindow(state, chargedAt, n)
 	case Log:
-		p.settleLog(s, now, at, n)
+		p.settleLog(state, now, chargedAt, n)
 	default:
 		panic(Missing(p.algorithm))
 	}

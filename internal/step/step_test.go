@@ -271,31 +271,32 @@ func TestFaults(t *testing.T) {
 
 // Each kind and each algorithm has its case in all that a policy and a cell do: what lacks one panics.
 func TestEachKindAndAlgorithm(t *testing.T) {
-	texts := map[Kind][]string{
-		TokenBucket:   {"token-bucket 60/minute"},
-		FixedWindow:   {"fixed-window 60/minute", "fixed-window 60/minute from-first count-denied"},
-		SlidingWindow: {"sliding-window 60/minute", "sliding-window 60/minute count-denied"},
-		SlidingLog:    {"sliding-log 60/minute", "sliding-log 60/minute count-denied"},
-		MinInterval:   {"min-interval 1m"},
-		Calendar:      {"calendar 60/day"},
-		Constant:      {"unlimited", "blocked"},
+	texts := map[Kind]string{
+		TokenBucket:   "token-bucket 60/minute",
+		FixedWindow:   "fixed-window 60/minute",
+		SlidingWindow: "sliding-window 60/minute",
+		SlidingLog:    "sliding-log 60/minute",
+		MinInterval:   "min-interval 1m",
+		Calendar:      "calendar 60/day",
+		Constant:      "unlimited",
 	}
 	seen := map[Algorithm]bool{}
 	for kind := TokenBucket; kind < kindEnd; kind++ {
-		if len(texts[kind]) == 0 {
-			t.Errorf("kind %d has no text", kind)
+		m, err := Parse(texts[kind])
+		if err != nil || m.Kind != kind {
+			t.Fatalf("kind %d: the text %q is %v: %v", kind, texts[kind], m, err)
 		}
-		for _, text := range texts[kind] {
-			m, err := Parse(text)
-			if err != nil || m.Kind != kind {
-				t.Fatal(text, m, err)
+		for i := range 4 {
+			m.CountDenied, m.FromFirst = i%2 > 0, i/2 > 0
+			if m.Check() != nil {
+				continue
 			}
 			if _, err := m.Share(2); err != nil {
-				t.Error(text, err)
+				t.Error(m, err)
 			}
 			p := policy(t, m)
 			if stored := p.Stored(); stored.Algorithm != p.algorithm || p.Window() < 0 || p.LeaseEnd(noon) < 0 {
-				t.Errorf("%s: %+v", text, stored)
+				t.Errorf("%v: %+v", m, stored)
 			}
 			seen[p.algorithm] = true
 			answers(t, p)
@@ -435,7 +436,7 @@ func TestWordsAreIntegersOfADouble(t *testing.T) {
 		case MinInterval:
 			m.Limit = 0
 		case Calendar:
-			m.Period = units[r.IntN(len(units))].period
+			m.Period = units[r.IntN(len(units))].longest
 		}
 		p, err := New("l", "l", m)
 		if err != nil {

@@ -35,11 +35,18 @@ var options = map[Kind][]string{
 	Calendar:      {"starting", "in"},
 }
 
-// periods are the units of periods, the largest first. A word stands for one of it.
-var periods = []struct {
+// spanUnits are the units of spans, the largest first. A word stands for one of it.
+var spanUnits = []struct {
 	microseconds int64
 	symbol, word string
-}{{86400e6, "d", "day"}, {3600e6, "h", "hour"}, {60e6, "m", "minute"}, {1e6, "s", "second"}, {1000, "ms", ""}, {1, "us", ""}}
+}{
+	{86400e6, "d", "day"},
+	{3600e6, "h", "hour"},
+	{60e6, "m", "minute"},
+	{1e6, "s", "second"},
+	{1000, "ms", ""},
+	{1, "us", ""},
+}
 
 // String returns the text of numbers, which may be wrong.
 func (m Numbers) String() string {
@@ -52,57 +59,68 @@ func (m Numbers) String() string {
 	case m.Kind < TokenBucket || m.Kind >= kindEnd:
 		return "none"
 	}
-	s := kinds[m.Kind] + " "
+	// Constants are done: the others have a word, and a rate or an interval.
+	text := kinds[m.Kind] + " "
 	if m.Kind == MinInterval {
-		return s + period(m.Period, false)
+		return text + Span(m.Period)
 	}
-	s += strconv.FormatInt(m.Limit, 10) + "/"
+	text += strconv.FormatInt(m.Limit, 10) + "/"
 	if m.Kind == Calendar {
-		s += m.Unit()
+		text += m.Unit()
 	} else {
-		s += period(m.Period, true)
+		text += rateSpan(m.Period)
 	}
+	return text + m.optionText()
+}
+
+// optionText returns the options behind a rate. Those that are as usual are left out, but for the burst.
+func (m Numbers) optionText() (text string) {
+	// Always in one order, so that equal numbers have equal texts.
 	if m.Kind == TokenBucket {
-		s += fmt.Sprintf(" burst %d", m.Burst)
+		text += fmt.Sprintf(" burst %d", m.Burst)
 	}
 	if m.Debt != m.DefaultDebt() {
-		s += fmt.Sprintf(" debt %d", m.Debt)
+		text += fmt.Sprintf(" debt %d", m.Debt)
 	}
 	if m.Kind == SlidingWindow && m.Resolution != UsualResolution {
-		s += fmt.Sprintf(" resolution %d", m.Resolution)
+		text += fmt.Sprintf(" resolution %d", m.Resolution)
 	}
 	if m.NeverOver {
-		s += " never-over"
+		text += " never-over"
 	}
 	if m.FromFirst {
-		s += " from-first"
+		text += " from-first"
 	}
 	if m.CountDenied {
-		s += " count-denied"
+		text += " count-denied"
 	}
 	if m.Starting != 0 {
-		s += fmt.Sprintf(" starting %d", m.Starting)
+		text += fmt.Sprintf(" starting %d", m.Starting)
 	}
 	if m.Zone != "" {
-		s += " in " + m.Zone
+		text += " in " + m.Zone
 	}
-	return s
+	return text
 }
 
 // Span returns the text of a span, in the largest unit of which it is a whole number.
-func Span(microseconds int64) string { return period(microseconds, false) }
-
-// period returns the text of a period, with a word for one of a unit if it may.
-func period(microseconds int64, words bool) string {
-	for _, u := range periods {
-		if words && microseconds == u.microseconds && u.word != "" {
-			return u.word
-		}
-		if microseconds%u.microseconds == 0 {
-			return strconv.FormatInt(microseconds/u.microseconds, 10) + u.symbol
+func Span(microseconds int64) string {
+	for _, unit := range spanUnits {
+		if microseconds%unit.microseconds == 0 {
+			return strconv.FormatInt(microseconds/unit.microseconds, 10) + unit.symbol
 		}
 	}
 	return ""
+}
+
+// rateSpan is Span with a word for one of a unit, as in 60/minute.
+func rateSpan(microseconds int64) string {
+	for _, unit := range spanUnits {
+		if microseconds == unit.microseconds && unit.word != "" {
+			return unit.word
+		}
+	}
+	return Span(microseconds)
 }
 
 // Words returns the words that texts begin with.
@@ -113,7 +131,8 @@ func Parse(text string) (m Numbers, err error) {
 	if len(text) > maxText {
 		return m, fmt.Errorf("it has %d bytes, more than %d", len(text), maxText)
 	}
-	if m, err = parse(strings.Fields(text)); err == nil {
+	m, err = parse(strings.Fields(text))
+	if err == nil {
 		err = m.Check()
 	}
 	if err != nil {
@@ -128,7 +147,8 @@ var inTexts = strings.NewReplacer(
 	"use SlidingWindow(...).NeverOver().Resolution(60)", "use sliding-window with resolution 60 never-over",
 	"a SlidingLog", "a sliding-log",
 	"use Blocked", "use blocked",
-	"Starting is for a Week, with a day from 1 to 7, or a Month", "starting is for a week, with a day from 1 to 7, or a month",
+	"Starting is for a Week", "starting is for a week",
+	"or a Month", "or a month",
 	"a Calendar", "a calendar",
 )
 
@@ -138,65 +158,85 @@ func parse(words []string) (m Numbers, err error) {
 	if len(words) == 0 {
 		return m, errors.New("it is empty: write one of " + known)
 	}
-	a := Kind(max(slices.Index(kinds[:], words[0]), 0))
+	m.Kind = Kind(max(slices.Index(kinds[:], words[0]), 0))
 	switch {
 	case words[0] == unlimited || words[0] == blocked:
-		if len(words) > 1 {
-			return m, fmt.Errorf("%s has no options: remove %q", words[0], words[1])
-		}
-		if words[0] == blocked {
-			return Numbers{Kind: Constant}, nil
-		}
-		return Numbers{Kind: Constant, Limit: MaxInt}, nil
-	case a == 0:
+		return parseConstant(words)
+	case m.Kind == 0:
 		return m, fmt.Errorf("unknown algorithm %q: one of %s", words[0], known)
-	case len(words) == 1 && a == MinInterval:
+	case len(words) == 1 && m.Kind == MinInterval:
 		return m, fmt.Errorf("%s needs a period, such as 100ms", words[0])
 	case len(words) == 1:
 		return m, fmt.Errorf("%s needs a rate, such as 60/minute", words[0])
 	}
-	n, per := int64(1), words[1]
-	if a != MinInterval {
-		var ok bool
-		var events string
-		if events, per, ok = strings.Cut(words[1], "/"); !ok {
-			return m, fmt.Errorf("%q is not a rate: write events/period, such as 60/minute or 7/30s", words[1])
-		}
-		if n, err = parseNumber(events); err != nil {
-			return m, err
-		}
-	}
-	parse := parsePeriod
-	if a == Calendar {
-		parse = parseUnit
-	}
-	microseconds, err := parse(per)
+	// The word is known, and something follows it.
+	err = m.parseRate(words[1])
 	if err != nil {
 		return m, err
 	}
-	switch m = (Numbers{Kind: a, Limit: n, Period: microseconds}); a {
+	// What is usual, before the options.
+	switch m.Kind {
 	case TokenBucket:
-		m.Burst, m.Debt = n, UsualDebt
+		m.Burst = m.Limit
+		m.Debt = UsualDebt
 	case SlidingWindow:
 		m.Resolution = UsualResolution
 	}
 	return m, m.parseOptions(words[0], words[2:])
 }
 
-// parseOptions sets the options that follow the rate of an algorithm.
-func (m *Numbers) parseOptions(algorithm string, words []string) error {
-	known, seen := options[m.Kind], map[string]bool{}
+// parseConstant returns the numbers of unlimited or blocked.
+func parseConstant(words []string) (m Numbers, err error) {
+	if len(words) > 1 {
+		return m, fmt.Errorf("%s has no options: remove %q", words[0], words[1])
+	}
+	m.Kind = Constant
+	if words[0] == unlimited {
+		m.Limit = MaxInt
+	}
+	return m, nil
+}
+
+// parseRate sets the limit and the period of a word such as 60/minute, or of an interval 100ms.
+func (m *Numbers) parseRate(word string) (err error) {
+	if m.Kind == MinInterval {
+		m.Limit = 1
+		m.Period, err = parsePeriod(word)
+		return err
+	}
+	// A calendar has a unit in the place of a period.
+	events, period, ok := strings.Cut(word, "/")
+	if !ok {
+		return fmt.Errorf("%q is not a rate: write events/period, such as 60/minute or 7/30s", word)
+	}
+	m.Limit, err = parseNumber(events)
+	if err != nil {
+		return err
+	}
+	parse := parsePeriod
+	if m.Kind == Calendar {
+		parse = parseUnit
+	}
+	m.Period, err = parse(period)
+	return err
+}
+
+// parseOptions sets the options that follow the rate. The first word is for errors.
+func (m *Numbers) parseOptions(first string, words []string) error {
+	known := options[m.Kind]
+	seen := map[string]bool{}
 	for i := 0; i < len(words); i++ {
 		word := words[i]
 		switch {
 		case len(known) == 0:
-			return fmt.Errorf("%s has no options: remove %q", algorithm, word)
+			return fmt.Errorf("%s has no options: remove %q", first, word)
 		case !slices.Contains(known, word):
-			return fmt.Errorf("%s has no option %q: it has %s", algorithm, word, strings.Join(known, ", "))
+			return fmt.Errorf("%s has no option %q: it has %s", first, word, strings.Join(known, ", "))
 		case seen[word]:
 			return fmt.Errorf("%s is there twice", word)
 		}
 		seen[word] = true
+		// Flags are set. Of the others, the value is the next word.
 		var number *int64
 		switch word {
 		case "burst":
@@ -223,7 +263,8 @@ func (m *Numbers) parseOptions(algorithm string, words []string) error {
 		if number == nil {
 			continue
 		}
-		if i++; i == len(words) {
+		i++
+		if i == len(words) {
 			return fmt.Errorf("%s needs a number, such as %[1]s 100", word)
 		}
 		n, err := parseNumber(words[i])
@@ -236,43 +277,47 @@ func (m *Numbers) parseOptions(algorithm string, words []string) error {
 }
 
 // parsePeriod returns a period of 0 to 142 years, in microseconds.
-func parsePeriod(s string) (int64, error) {
-	name := strings.TrimLeft(s, "0123456789")
-	for _, u := range periods {
+func parsePeriod(text string) (int64, error) {
+	name := strings.TrimLeft(text, "0123456789")
+	for _, unit := range spanUnits {
+		// A word, or a symbol alone, stands for one.
 		n := int64(1)
 		switch {
-		case s != "" && s == u.word || s == u.symbol:
-		case name == u.symbol:
-			var err error
-			if n, err = parseNumber(s[:len(s)-len(name)]); err != nil {
+		case text != "" && text == unit.word || text == unit.symbol:
+		case name == unit.symbol:
+			number, err := parseNumber(text[:len(text)-len(name)])
+			if err != nil {
 				return 0, err
 			}
+			n = number
 		default:
 			continue
 		}
-		if n > MaxSpan/u.microseconds {
-			return 0, fmt.Errorf("%q is too long: a period must be at most 142 years", s)
+		if n > MaxSpan/unit.microseconds {
+			return 0, fmt.Errorf("%q is too long: a period must be at most 142 years", text)
 		}
-		return n * u.microseconds, nil
+		return n * unit.microseconds, nil
 	}
-	return 0, fmt.Errorf("%q is not a period: a number and us, ms, s, m, h or d, such as 30s, or one of second, minute, hour and day", s)
+	return 0, fmt.Errorf("%q is not a period: a number and us, ms, s, m, h or d, such as 30s, "+
+		"or one of second, minute, hour and day", text)
 }
 
 // parseUnit returns the period that stands for a unit of a calendar.
 func parseUnit(word string) (int64, error) {
 	for _, unit := range units {
 		if unit.word == word {
-			return unit.period, nil
+			return unit.longest, nil
 		}
 	}
 	return 0, fmt.Errorf("%q is not a window of a calendar: one of day, week, month and year", word)
 }
 
 // parseNumber takes digits without a leading zero.
-func parseNumber(s string) (int64, error) {
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < 0 || n > MaxInt || strconv.FormatInt(n, 10) != s {
-		return 0, fmt.Errorf("%q is not a whole number of at most 2^53-1", s)
+func parseNumber(text string) (int64, error) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	inRange := 0 <= n && n <= MaxInt
+	if err != nil || !inRange || strconv.FormatInt(n, 10) != text {
+		return 0, fmt.Errorf("%q is not a whole number of at most 2^53-1", text)
 	}
 	return n, nil
 }

@@ -4,155 +4,187 @@ import "math/bits"
 
 // A window estimates a rolling period from the counts of k+1 sub-windows. The newest k lie inside it, and
 // count in full. The oldest is partly outside: it is weighted by the part that is inside, as if its events
-// were spread evenly, or counts in full with over. With k = 0 there is one window after the other.
+// were spread evenly, or counts in full. With k = 0 there is one window after the other.
+//
+// For instance, 60 a minute with k = 10 has sub-windows of 6 s. Two seconds after the newest began, the oldest counts
+// by two thirds.
 //
 // The state is [end, total, c0 ... ck]: the end of the time for which the newest sub-window counts, all
 // units, and the counts, the newest first. With k = 0, c0 is the total itself: the state is [end, total].
 type window struct {
-	k      int64
-	sub    int64 // length of a sub-window, rounded up so that they cover the period
-	inside int64 // of k sub-windows
-	span   int64 // of all
-	over   bool
-	first  bool  // with k = 0: a window begins with its first unit
-	denied int64 // up to which refused attempts are counted
+	innerCounts  int64 // k
+	subWindow    int64 // its length, rounded up so that they cover the period
+	innerSpan    int64 // the length of k sub-windows
+	wholeSpan    int64 // of all
+	oldestInFull bool
+	deniedLimit  int64 // up to which refused attempts are counted in a sub-window
 }
 
+// newWindow returns the window of valid numbers.
 func newWindow(m Numbers) window {
-	w := window{sub: m.Period, over: true, first: m.FromFirst, denied: m.Limit}
+	w := window{subWindow: m.Period, oldestInFull: true, deniedLimit: m.Limit}
 	if m.Kind == SlidingWindow {
-		w.k, w.over = m.Resolution, m.NeverOver
-		w.sub = (m.Period + w.k - 1) / w.k
+		w.innerCounts = m.Resolution
+		w.oldestInFull = m.NeverOver
+		w.subWindow = (m.Period + m.Resolution - 1) / m.Resolution
 		// It is far above what could matter, and low enough that the sum of all counts is at most MaxInt.
-		w.denied = max(m.Limit, MaxInt/(MaxResolution+2))
+		w.deniedLimit = max(m.Limit, MaxInt/(MaxResolution+2))
 	}
-	w.inside, w.span = w.k*w.sub, (w.k+1)*w.sub
+	w.innerSpan = w.innerCounts * w.subWindow
+	w.wholeSpan = w.innerSpan + w.subWindow
 	return w
 }
 
 // counts returns c0 to ck.
-func (w *window) counts(s []int64) []int64 { return s[int64(len(s))-1-w.k:] }
+func (w *window) counts(state []int64) []int64 { return state[int64(len(state))-1-w.innerCounts:] }
 
 // start returns the start of the newest sub-window.
-func (w *window) start(s []int64) int64 { return s[0] - w.span }
+func (w *window) start(state []int64) int64 { return state[0] - w.wholeSpan }
+
+// hasBegun reports whether a window FromFirst has begun: an empty one does with the next unit.
+func hasBegun(state []int64, start, now int64) bool { return state[1] > 0 || now < start }
 
 // roll moves the counts so that c0 is that of now.
-func (p *Policy) roll(s []int64, now int64) {
-	start := p.start(s)
-	if now < start+p.sub && (!p.first || s[1] > 0 || now < start) {
-		if now < start-p.span {
-			p.fill(s, now)
+func (p *Policy) roll(state []int64, now int64) {
+	start := p.start(state)
+	if now < start+p.subWindow && (!p.FromFirst || hasBegun(state, start, now)) {
+		if now < start-p.wholeSpan {
+			p.fill(state, now)
 		}
 		return
 	}
-	passed := (now - start) / p.sub
-	if c := p.counts(s); passed > p.k {
-		clear(s[1:])
+	passed := (now - start) / p.subWindow
+	counts := p.counts(state)
+	if passed > p.innerCounts {
+		clear(state[1:])
 	} else {
-		for _, n := range c[p.k+1-passed:] {
-			s[1] -= n
+		// What has passed out of the period is no part of the total any more.
+		for _, count := range counts[p.innerCounts+1-passed:] {
+			state[1] -= count
 		}
-		copy(c[passed:], c)
-		clear(c[:passed])
+		copy(counts[passed:], counts)
+		clear(counts[:passed])
 	}
-	if s[0] += passed * p.sub; p.first {
-		s[0] = now + p.span
+	state[0] += passed * p.subWindow
+	if p.FromFirst {
+		state[0] = now + p.wholeSpan
 	}
 }
 
 // fill brings a window back that is of a later time than can be, as the clock has gone back: nothing is left as of now.
-func (p *Policy) fill(s []int64, now int64) {
-	full := min(max(s[1], p.limit), MaxInt)
-	clear(s)
-	if s[0] = now + p.span; !p.first {
-		s[0] -= now % p.sub
+func (p *Policy) fill(state []int64, now int64) {
+	full := min(max(state[1], p.capacity), MaxInt)
+	clear(state)
+	state[0] = now + p.wholeSpan
+	if !p.FromFirst {
+		state[0] -= now % p.subWindow
 	}
-	s[1], p.counts(s)[0] = full, full
+	state[1] = full
+	p.counts(state)[0] = full
 }
 
 // left returns how many units fit at now:
 //
-//	limit - others - oldest * part/sub
+//	limit - others - oldest * part/sub-window
 //
 // where part is how much of the oldest sub-window is inside. The product is rounded up, which is exact for
 // whole units. It is below 0 if more are used than may be.
-func (p *Policy) left(s []int64, now int64) int64 {
-	p.roll(s, now)
-	oldest := s[len(s)-1]
-	left := p.limit - s[1]
-	if oldest > 0 && !p.over {
-		part := min(s[0]-p.inside-now, p.sub)
-		left += oldest - muldivUp(oldest, part, p.sub)
+func (p *Policy) left(state []int64, now int64) int64 {
+	p.roll(state, now)
+	oldest := state[len(state)-1]
+	left := p.capacity - state[1]
+	if oldest > 0 && !p.oldestInFull {
+		part := min(state[0]-p.innerSpan-now, p.subWindow)
+		left += oldest - weighted(oldest, part, p.subWindow)
 	}
 	return left
 }
 
-// addWindow adds n units, but not beyond most, and not beyond MaxInt for all inside.
-func (w *window) addWindow(s []int64, n, most int64) {
-	c := w.counts(s)
-	others := int64(0)
-	if w.k > 0 {
-		others = s[1] - c[0] - c[w.k]
-	}
-	n = saturate(c[0], n, min(most, MaxInt-others)) - c[0]
-	if s[1] += n; w.k > 0 {
-		c[0] += n
-	}
-}
-
-// settleWindow counts n more units than were charged at an instant, or gives back -n of them.
-func (w *window) settleWindow(s []int64, at, n int64) {
-	if n > 0 {
-		w.addWindow(s, n, MaxInt)
-	} else {
-		w.unwindow(s, at, -n)
-	}
-}
-
-func (w *window) unwindow(s []int64, at, n int64) {
-	start := w.start(s)
-	back := max(start-at+w.sub-1, 0) / w.sub
-	if at >= start+w.sub || back > w.k {
-		return
-	}
-	c := &w.counts(s)[back]
-	n = min(n, *c)
-	if s[1] -= n; w.k > 0 {
-		*c -= n
-	}
-}
-
-func (p *Policy) takeWindow(s []int64, now, n int64, charge bool, c *Cell) bool {
-	left := p.left(s, now)
+// takeWindow is Take of a window. A charge counts in the newest sub-window.
+func (p *Policy) takeWindow(state []int64, now, n int64, charge bool, cell *Cell) bool {
+	left := p.left(state, now)
 	fits := n <= left
 	if fits && charge {
 		left -= n
-		if s[1] += n; p.k > 0 {
-			s[2] += n
+		state[1] += n
+		if p.innerCounts > 0 {
+			state[2] += n
 		}
 	}
-	r := &c.Reading
-	c.Shortfall, r.Remaining, r.NextAfter, r.ResetAfter, r.RetryAfter = 0, max(left, 0), 0, 0, 0
-	if left < p.limit {
-		r.NextAfter = p.earliest(s, now, r.Remaining+1)
-		r.ResetAfter = p.reset(s, now)
+	// Below 0 after a report beyond the limit, or under a smaller plan.
+	cell.Shortfall = 0
+	cell.Reading = Reading{Remaining: max(left, 0)}
+	if left < p.capacity {
+		cell.NextAfter = p.earliest(state, now, cell.Remaining+1)
+		cell.ResetAfter = p.reset(state, now)
 	}
 	if !fits {
-		if c.Shortfall, r.RetryAfter = 1, r.NextAfter; n != r.Remaining+1 {
-			r.RetryAfter = p.earliest(s, now, n)
+		cell.Shortfall = 1
+		cell.RetryAfter = cell.NextAfter // of most refusals: one unit is asked for, and none is left
+		if n != cell.Remaining+1 {
+			cell.RetryAfter = p.earliest(state, now, n)
 		}
 	}
 	return fits
 }
 
+// denyWindow counts units that were refused.
+func (p *Policy) denyWindow(state []int64, now, n int64) {
+	p.roll(state, now)
+	p.addWindow(state, n, p.deniedLimit)
+}
+
+// settleWindow counts n more units than were charged at an instant, or gives back -n of them. Take has rolled the
+// state.
+func (w *window) settleWindow(state []int64, chargedAt, n int64) {
+	if n > 0 {
+		w.addWindow(state, n, MaxInt)
+	} else {
+		w.refundWindow(state, chargedAt, -n)
+	}
+}
+
+// addWindow adds n units to the newest count, but not beyond most, and not beyond MaxInt for all inside.
+func (w *window) addWindow(state []int64, n, most int64) {
+	counts := w.counts(state)
+	// What else is inside the period: neither the newest, nor the oldest, of which a part is outside.
+	others := int64(0)
+	if w.innerCounts > 0 {
+		others = state[1] - counts[0] - counts[w.innerCounts]
+	}
+	n = saturate(counts[0], n, min(most, MaxInt-others)) - counts[0]
+	state[1] += n
+	if w.innerCounts > 0 {
+		counts[0] += n
+	}
+}
+
+// refundWindow lowers the count of the sub-window that was charged, if that still counts.
+func (w *window) refundWindow(state []int64, chargedAt, n int64) {
+	start := w.start(state)
+	// How many sub-windows ago that was, rounded up. Before the period, there is nothing to lower; behind the newest,
+	// the clock has gone back.
+	index := max(start-chargedAt+w.subWindow-1, 0) / w.subWindow
+	if chargedAt >= start+w.subWindow || index > w.innerCounts {
+		return
+	}
+	charged := &w.counts(state)[index]
+	n = min(n, *charged)
+	state[1] -= n
+	if w.innerCounts > 0 { // else that was the total
+		*charged -= n
+	}
+}
+
 // reset returns the time until no unit counts.
-func (w *window) reset(s []int64, now int64) int64 {
-	end := s[0]
-	for _, n := range w.counts(s) {
-		if n > 0 {
+func (w *window) reset(state []int64, now int64) int64 {
+	// A count is over when its sub-window has passed the period. Empty ones, the newest first, need no waiting.
+	end := state[0]
+	for _, count := range w.counts(state) {
+		if count > 0 {
 			break
 		}
-		end -= w.sub
+		end -= w.subWindow
 	}
 	return max(end-now, 0)
 }
@@ -160,59 +192,38 @@ func (w *window) reset(s []int64, now int64) int64 {
 // earliest returns the time until n <= limit units fit that do not now, if nothing else is charged: to the first
 // sub-window whose inner counts leave room, as soon as the weighted oldest count fits into that room, or
 // else to its end.
-func (p *Policy) earliest(s []int64, now, n int64) int64 {
-	if p.k == 0 {
-		return s[0] - now
+func (p *Policy) earliest(state []int64, now, n int64) int64 {
+	if p.innerCounts == 0 {
+		return state[0] - now
 	}
-	c := p.counts(s)
-	i := len(c) - 1
-	room := p.limit - (s[1] - c[i]) - n
+	// As time passes, one count after the other is the oldest. The others leave room from some time on.
+	counts := p.counts(state)
+	oldest := len(counts) - 1
+	room := p.capacity - (state[1] - counts[oldest]) - n
 	for room < 0 {
-		i--
-		room += c[i]
+		oldest--
+		room += counts[oldest]
 	}
-	start := p.start(s) + int64(len(c)-1-i)*p.sub
-	at := max(start, now)
+	start := p.start(state) + int64(len(counts)-1-oldest)*p.subWindow
+	from := max(start, now)
 	switch {
-	case c[i] <= room:
-		return at - now
-	case p.over:
-		return start + p.sub - now
+	case counts[oldest] <= room:
+		return from - now
+	case p.oldestInFull:
+		return start + p.subWindow - now
 	}
-	hi, lo := bits.Mul64(uint64(room), uint64(p.sub))
-	part, _ := bits.Div64(hi, lo, uint64(c[i])) // c[i] > room, so it is below sub
-	return max(at, start+p.sub-int64(part)) - now
+	// The oldest fits once the part of it that is inside is at most room / oldest, which is below 1.
+	high, low := bits.Mul64(uint64(room), uint64(p.subWindow))
+	part, _ := bits.Div64(high, low, uint64(counts[oldest]))
+	return max(from, start+p.subWindow-int64(part)) - now
 }
 
-// muldivUp returns a*b/c, rounded up, for b <= c.
-func muldivUp(a, b, c int64) int64 {
-	hi, lo := bits.Mul64(uint64(a), uint64(b))
-	q, rest := bits.Div64(hi, lo, uint64(c))
+// weighted returns count*part/whole, rounded up, for a part of at most the whole.
+func weighted(count, part, whole int64) int64 {
+	high, low := bits.Mul64(uint64(count), uint64(part))
+	quotient, rest := bits.Div64(high, low, uint64(whole))
 	if rest > 0 {
-		q++
+		quotient++
 	}
-	return int64(q)
-}
-
-// LeaseEnd returns the end of the part of time in which the policy counts alike whatever is charged, of which an instant
-// is one. It is 0 if there is no such part, or refused attempts count.
-func (p *Policy) LeaseEnd(at int64) int64 {
-	if p.CountDenied || p.FromFirst || p.Free {
-		return 0
-	}
-	switch p.Kind {
-	case FixedWindow:
-		return at - at%p.Period + p.Period
-	case SlidingWindow:
-		return at - at%p.sub + p.sub
-	case Calendar:
-		if at == 0 { // none is asked about
-			return p.Period
-		}
-		return p.calendar.window(at).end
-	case TokenBucket, SlidingLog, MinInterval, Constant:
-		return 0
-	default:
-		panic(Missing(p.Kind))
-	}
+	return int64(quotient)
 }

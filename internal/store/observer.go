@@ -76,25 +76,25 @@ type SlotEvent struct {
 	Key                  hidden.Text // of a refusal
 }
 
-// And returns an observer that tells o and then p. Either may be nil.
-func (o *Observer) And(p *Observer) *Observer {
+// And returns an observer that tells o and then another. Either may be nil.
+func (o *Observer) And(other *Observer) *Observer {
 	if o == nil {
-		return p
+		return other
 	}
-	if p == nil {
+	if other == nil {
 		return o
 	}
 	return &Observer{
-		Timed:         o.Timed || p.Timed,
-		Decided:       bothWith(o.Decided, p.Decided),
-		Settled:       bothWith(o.Settled, p.Settled),
-		Acquired:      bothWith(o.Acquired, p.Acquired),
-		Released:      both(o.Released, p.Released),
-		Changed:       both(o.Changed, p.Changed),
-		Called:        both(o.Called, p.Called),
-		SlotsLost:     both(o.SlotsLost, p.SlotsLost),
-		SlotsRestated: both(o.SlotsRestated, p.SlotsRestated),
-		Memory:        both(o.Memory, p.Memory),
+		Timed:         o.Timed || other.Timed,
+		Decided:       bothWith(o.Decided, other.Decided),
+		Settled:       bothWith(o.Settled, other.Settled),
+		Acquired:      bothWith(o.Acquired, other.Acquired),
+		Released:      both(o.Released, other.Released),
+		Changed:       both(o.Changed, other.Changed),
+		Called:        both(o.Called, other.Called),
+		SlotsLost:     both(o.SlotsLost, other.SlotsLost),
+		SlotsRestated: both(o.SlotsRestated, other.SlotsRestated),
+		Memory:        both(o.Memory, other.Memory),
 	}
 }
 
@@ -106,9 +106,9 @@ func both[T any](first, second func(T)) func(T) {
 	if second == nil {
 		return first
 	}
-	return func(x T) {
-		first(x)
-		second(x)
+	return func(event T) {
+		first(event)
+		second(event)
 	}
 }
 
@@ -120,8 +120,8 @@ func bothWith[T any](first, second func(context.Context, T)) func(context.Contex
 	if second == nil {
 		return first
 	}
-	return func(ctx context.Context, x T) {
-		first(ctx, x)
-		second(ctx, x)
+	return func(ctx context.Context, event T) {
+		first(ctx, event)
+		second(ctx, event)
 	}
 }
