@@ -22,7 +22,6 @@ import (
 // A failing store answers nothing, about rates or about slots.
 type failing struct {
 	backend backend.Stores
-	rates   bool
 }
 
 var errAway = errors.New("the store is away")
