@@ -17,7 +17,7 @@ import (
 type Limiter struct {
 	root    *root
 	backend *backend.Limiter
-	answer  []Policy // of a function of plans, which has made the limiter
+	found   []Policy // what a function of plans has returned, if that has made the limiter
 }
 
 // A root is what the plans of a limiter share. It does not change, but for the plans that a function has made.
@@ -80,7 +80,7 @@ func (r *root) make(plan string, known []*Limiter) (*Limiter, error) {
 		return r.standard, nil
 	}
 	for _, limiter := range known {
-		if limiter != r.standard && slices.Equal(limiter.answer, policies) {
+		if limiter != r.standard && slices.Equal(limiter.found, policies) {
 			return limiter, nil
 		}
 	}
@@ -88,7 +88,7 @@ func (r *root) make(plan string, known []*Limiter) (*Limiter, error) {
 	if err != nil {
 		l = r.faulty(&invalid{fmt.Errorf("headgate: a plan of WithPlanFunc: %w", err)})
 	}
-	l.answer = slices.Clone(policies)
+	l.found = slices.Clone(policies)
 	return l, nil
 }
 

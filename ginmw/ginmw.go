@@ -112,7 +112,7 @@ func (e *entrance) Refused(verdict *nethttp.Verdict, _ string) (answered bool) {
 	c := e.visit.c.Load()
 	// This is c.Error, which would look for a gin.Error in the verdict first.
 	c.Errors = append(c.Errors, &gin.Error{Err: verdict, Type: gin.ErrorTypePrivate})
-	return e.begun || e.Written()
+	return e.begun || e.Written() // then OnRefused has written, by the context; otherwise the guard answers
 }
 
 // next runs the handlers behind the guard.

@@ -115,13 +115,13 @@ const defaultWait = 10 * time.Second
 // A Guard is rules in front of handlers. Make one with [New], [Limit] or [MaxInFlight]. It is safe for concurrent
 // use, and one guard can be in front of several handlers.
 type Guard struct {
-	config   Config
-	rules    engine.Rules
-	prepared *prepared
-	plain    bool // nothing is to be done when a request has been admitted
-	observes bool // a rule only observes
-	settles  bool // a rule has Settle
-	costs    bool // a rule has Cost or Settle, so SetCost works
+	config         Config
+	rules          engine.Rules
+	prepared       *prepared
+	needsNoPassage bool // nothing is to be done when a request has been admitted
+	hasObserveOnly bool // a rule only observes
+	settles        bool // a rule has Settle
+	costs          bool // a rule has Cost or Settle, so SetCost works
 }
 
 // Limit returns a guard with one rate: as many units as the policies admit, for each key. Guards of the same store
@@ -155,7 +155,7 @@ func New(config Config) (*Guard, error) {
 	for _, r := range config.Rates {
 		guard.settles = guard.settles || r.Settle != nil
 		guard.costs = guard.costs || r.Settle != nil || r.Cost != nil
-		guard.observes = guard.observes || r.ObserveOnly
+		guard.hasObserveOnly = guard.hasObserveOnly || r.ObserveOnly
 		guard.rules.HasService = guard.rules.HasService || r.Service
 		guard.rules.Rates = append(guard.rules.Rates, engine.RateRule{
 			Rule: engine.Rule{
@@ -165,7 +165,7 @@ func New(config Config) (*Guard, error) {
 		})
 	}
 	for _, rule := range config.Concurrency {
-		guard.observes = guard.observes || rule.ObserveOnly
+		guard.hasObserveOnly = guard.hasObserveOnly || rule.ObserveOnly
 		wait := rule.MaxWait
 		if wait == 0 {
 			wait = defaultWait
@@ -178,7 +178,7 @@ func New(config Config) (*Guard, error) {
 		})
 	}
 	slices.SortStableFunc(guard.rules.Slots, func(a, b engine.SlotsRule) int { return cmp.Compare(a.Queue, b.Queue) })
-	guard.plain = !guard.costs && !guard.observes && len(config.Concurrency) == 0 && !config.KeepVerdict
+	guard.needsNoPassage = !guard.costs && !guard.hasObserveOnly && len(config.Concurrency) == 0 && !config.KeepVerdict
 	guard.prepared = prepare(&guard.rules)
 	return guard, nil
 }

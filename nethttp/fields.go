@@ -88,8 +88,8 @@ func (p *page) rateLimit(header http.Header, admission *engine.Admission, prepar
 		}
 		p.add(header, empty, "Ratelimit-Policy", prepared.policies)
 		p.begin()
-		for i := range prepared.all {
-			one := &prepared.all[i]
+		for i := range prepared.byPolicy {
+			one := &prepared.byPolicy[i]
 			if !one.hidden {
 				left, next := admission.Decision.Left(i)
 				p.state(one.name, left, next, one.settles && admission.Decision.Allowed)
@@ -232,28 +232,30 @@ func (p *page) add(header http.Header, empty bool, name, value string) {
 // prepared is what all responses share whose rates apply by their default plans.
 type prepared struct {
 	policies string // RateLimit-Policy
-	all      []preparedPolicy
+	byPolicy []preparedPolicy
 	blocked  bool // nothing is admitted, so that is known without the store
 }
 
 // applies reports whether the fields of a response are those that are prepared: all rates took part under their default
 // plans, and nothing else did. Where the store was not asked, nobody knows what is left.
 func (p *prepared) applies(admission *engine.Admission) bool {
-	if p == nil || admission.Stage != engine.Answered || !admission.Plain {
+	if p == nil || admission.Stage != engine.Answered || !admission.AllDefault {
 		return false
 	}
 	return len(admission.Claims) == 0 && (admission.Decision.Known() || p.blocked)
 }
 
+// A preparedPolicy is what does not change of a policy.
 type preparedPolicy struct {
 	name            string // as in the fields
 	hidden, settles bool
 	refusal         problem.Document
 }
 
+// prepare prepares what all responses of some rules share.
 func prepare(rules *engine.Rules) *prepared {
-	all := new(prepared)
-	p := new(page)
+	result := new(prepared)
+	text := new(page)
 	for i := range rules.Rates {
 		rule := &rules.Rates[i]
 		if rule.ObserveOnly {
@@ -262,15 +264,15 @@ func prepare(rules *engine.Rules) *prepared {
 		for _, answer := range rule.Limiter.Backend().Policies() {
 			hidden := rule.Service || answer.Limit == core.NoLimit
 			if !hidden {
-				p.policy(&answer, false)
+				text.policy(&answer, false)
 			}
-			all.blocked = len(all.all) == 0 && answer.Limit == 0
+			result.blocked = len(result.byPolicy) == 0 && answer.Limit == 0 // Blocked is the only policy of its rule
 			refusal := problem.QuotaExceeded(answer.Policy)
-			all.all = append(all.all, preparedPolicy{quote(answer.Policy), hidden, rule.Settles, refusal})
+			result.byPolicy = append(result.byPolicy, preparedPolicy{quote(answer.Policy), hidden, rule.Settles, refusal})
 		}
 	}
-	all.policies = p.text.String()
-	return all
+	result.policies = text.text.String()
+	return result
 }
 
 // quote returns a name as RFC 9651 writes it. Names are printable ASCII.

@@ -33,11 +33,11 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 		var a engine.Admission
 		switch {
 		case !g.rules.Keys(&a, r) || !g.rules.Charge(&a, r) || !g.rules.Acquire(&a, r):
-			g.observe(r, &a, false)
+			g.tellProgram(r, &a, false)
 			refuse(w, r, &a, g.prepared, g.config.Fields, g.config.OnRefused)
-		case g.plain:
+		case g.needsNoPassage:
 			if a.Stage == engine.Answered {
-				g.observe(r, &a, false)
+				g.tellProgram(r, &a, false)
 			}
 			g.fields(w.Header(), &a)
 			next.ServeHTTP(w, r)
@@ -47,7 +47,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-func (g *Guard) observe(r *http.Request, admission *engine.Admission, observeOnly bool) {
+func (g *Guard) tellProgram(r *http.Request, admission *engine.Admission, observeOnly bool) {
 	if g.config.Observe != nil {
 		g.config.Observe(r, verdict(admission, observeOnly))
 	}
@@ -119,15 +119,15 @@ func (p *passage) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 	returned := false
 	defer func() { p.end(r, rec, returned) }()
 	if admission.Stage == engine.Answered || len(admission.Claims) > 0 {
-		guard.observe(r, admission, false)
+		guard.tellProgram(r, admission, false)
 	}
-	if guard.observes {
+	if guard.hasObserveOnly {
 		guard.rules.Observe(admission, r)
 	}
 	for i := range admission.Observed {
 		observed := &admission.Observed[i]
 		if observed.Status != 0 {
-			guard.observe(r, observed, true)
+			guard.tellProgram(r, observed, true)
 		}
 	}
 	guard.fields(w.Header(), admission)

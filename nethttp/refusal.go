@@ -72,8 +72,8 @@ func documentOf(admission *engine.Admission, prepared *prepared) problem.Documen
 	if admission.Stage == engine.SlotsFull {
 		return problem.QuotaExceeded(admission.Limiter)
 	}
-	if admission.Plain && prepared != nil && len(prepared.all) == 1 {
-		return prepared.all[0].refusal
+	if admission.AllDefault && prepared != nil && len(prepared.byPolicy) == 1 {
+		return prepared.byPolicy[0].refusal
 	}
 	var names [16]string
 	refused := names[:0]
@@ -85,8 +85,9 @@ func documentOf(admission *engine.Admission, prepared *prepared) problem.Documen
 			last = i
 		}
 	}
-	if len(refused) == 1 && admission.Plain && prepared != nil {
-		return prepared.all[last].refusal
+	// Under the default plans, the i-th answer is of the i-th policy that is prepared.
+	if len(refused) == 1 && admission.AllDefault && prepared != nil {
+		return prepared.byPolicy[last].refusal
 	}
 	return problem.QuotaExceeded(refused...)
 }

@@ -57,7 +57,7 @@ func (v *Verdict) fill(from **engine.Admission, observeOnly bool) {
 	*v = Verdict{
 		Status: admission.Status, Limiter: admission.Limiter, ObserveOnly: observeOnly, Err: admission.Err, from: from,
 	}
-	v.Decision.Backend(&admission.Decision)
+	v.Decision.Backend(&admission.Decision) // which sets the decision
 	if admission.Stage != engine.SlotsFull && admission.Err == nil {
 		v.Policy = v.Decision.Policy
 	}

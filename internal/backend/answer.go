@@ -19,10 +19,10 @@ func Span(microseconds int64) time.Duration {
 	return time.Duration(microseconds) * time.Microsecond
 }
 
-// Len returns the number of answers of rates, and At returns one.
+// Len returns the number of answers of rates.
 func (d *Decision) Len() int { return int(d.count) }
 
-// At is described with Len.
+// At returns the i-th answer.
 func (d *Decision) At(i int) PolicyAnswer {
 	cell := &d.cells()[i]
 	answer := described(cell.Policy)
@@ -63,7 +63,7 @@ type Totals struct {
 // Only returns the answer of the only cell, or nil if there are several.
 func (d *Decision) Only() *step.Cell {
 	if d.count == 1 {
-		return &d.fewCells[0]
+		return &d.cells()[0]
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (d *Decision) Uncovered(i int) int64 { return d.cells()[i].Shortfall }
 // MostUncovered returns the largest of these.
 func (d *Decision) MostUncovered() int64 { return uncoveredBy(d.cells()) }
 
-// uncoveredBy returns the number of units for which any one policy had no room.
+// uncoveredBy returns the number of units for which any one policy had no room. Of a charge it is 1 if one refuses.
 func uncoveredBy(cells []step.Cell) (most int64) {
 	for i := range cells {
 		most = max(most, cells[i].Shortfall)
@@ -158,7 +158,7 @@ func (d *Decision) Known() bool {
 	return source != step.SourceOpen && source != step.SourcePolicy
 }
 
-// Slots returns the answers of slots. AddSlots adds some, and ClearSlots forgets them.
+// Slots returns the answers of slots.
 func (d *Decision) Slots() []PolicyAnswer {
 	if d.slots == nil {
 		return nil
@@ -166,11 +166,11 @@ func (d *Decision) Slots() []PolicyAnswer {
 	return *d.slots
 }
 
-// AddSlots is described with Slots.
+// AddSlots adds answers of slots.
 func (d *Decision) AddSlots(all ...PolicyAnswer) {
 	all = append(d.Slots(), all...)
 	d.slots = &all
 }
 
-// ClearSlots is described with Slots.
+// ClearSlots forgets the answers of slots: the slots were given back.
 func (d *Decision) ClearSlots() { d.slots = nil }

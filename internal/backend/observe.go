@@ -39,7 +39,8 @@ func (d *Decision) tell(ctx context.Context, observer *store.Observer, start tim
 			event.Source = charge[0].Source
 			event.ObserveOnly = !d.Allowed && ctxmark.IsObserveOnly(ctx)
 			// Of a refusal, a limiter that would have admitted its units has no policy that decided, and tells no key.
-			if d.Allowed || uncoveredBy(charge) > 0 {
+			refuses := uncoveredBy(charge) > 0
+			if d.Allowed || refuses {
 				event.Policy = totals(charge, d.Allowed).Decider.Name
 			}
 			if !d.Allowed && event.Policy != "" {

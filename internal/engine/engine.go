@@ -126,7 +126,7 @@ type Admission struct {
 	Observed   []Admission      // of the rules that only observe
 	Rules      *Rules
 	Stage      Stage
-	Plain      bool // each rate took part, under its default plan
+	AllDefault bool // each rate took part, under its default plan, and no document has their policies
 
 	observeOnly bool  // its rule refuses nobody
 	rateBits    uint8 // a bit for each rate that took part
@@ -175,11 +175,11 @@ func (a *Admission) Took(yield func(charge, rule int) bool) {
 	}
 }
 
-// Answers returns how many answers of limiters and slots clients may see, and At returns one. If there was no slot,
-// everything was given back, so no rate answers.
+// Answers returns how many answers of limiters and slots clients may see. If there was no slot, everything was given
+// back, so no rate answers.
 func (a *Admission) Answers() int { return a.OfRates() + len(a.Decision.Slots()) }
 
-// At is described with Answers.
+// At returns one of the Answers: those of limiters come first.
 func (a *Admission) At(i int) backend.PolicyAnswer {
 	rates := a.OfRates()
 	if i >= rates {

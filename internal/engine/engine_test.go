@@ -249,9 +249,9 @@ func TestKeys(t *testing.T) {
 				units += charge.Units
 				limit = charge.Limiter.Policies()[0].Limit
 			}
-			if units != test.units || limit != test.limit || admission.Plain != test.plain {
+			if units != test.units || limit != test.limit || admission.AllDefault != test.plain {
 				t.Errorf("%d units of %d, plain %v: want %d, %d, %v",
-					units, limit, admission.Plain, test.units, test.limit, test.plain)
+					units, limit, admission.AllDefault, test.units, test.limit, test.plain)
 			}
 			var ruleError *engine.RuleError
 			if test.status > 0 && (!errors.As(admission.Err, &ruleError) || ruleError.Limiter != "requests") {

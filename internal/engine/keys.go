@@ -15,7 +15,7 @@ var errEmptyKey = &fault.Keyless{Text: "its Key returned an empty key without an
 // Keys asks the functions of the rules, but for those that only observe.
 func (rs *Rules) Keys(admission *Admission, r *http.Request) bool {
 	admission.Rules = rs
-	admission.Plain = true
+	admission.AllDefault = true
 	for i := range rs.Rates {
 		if !rs.Rates[i].ObserveOnly && !rs.addCharge(admission, r, i) {
 			return false
@@ -41,7 +41,7 @@ func (rs *Rules) addCharge(admission *Admission, r *http.Request, i int) bool {
 		return rs.fail(admission, r, http.StatusInternalServerError, charge.Limiter.Name(), err)
 	}
 	if charge.Units == 0 || rule.Skip != nil && rule.Skip(r) {
-		admission.Plain = false
+		admission.AllDefault = false
 		return true
 	}
 	key, plan, ok := rs.Whom(admission, r, &rule.Rule, charge.Limiter.Name())
@@ -51,11 +51,11 @@ func (rs *Rules) addCharge(admission *Admission, r *http.Request, i int) bool {
 	charge.Key = key
 	// What is prepared for responses is that of the default plan. A document may give a key other policies.
 	if charge.Limiter.Book() != nil {
-		admission.Plain = false
+		admission.AllDefault = false
 	}
 	if plan != "" {
 		charge.Limiter = rule.Limiter.Plan(plan).Backend()
-		admission.Plain = admission.Plain && charge.Limiter == rule.Limiter.Backend()
+		admission.AllDefault = admission.AllDefault && charge.Limiter == rule.Limiter.Backend()
 	}
 	admission.add(i, charge)
 	return true
