@@ -121,7 +121,7 @@ func (r *refusal) about(cells []step.Cell) bool {
 
 // keep remembers a refusal, unless a key has changed since it was sent, or refused attempts count.
 func (r *refusals) keep(found lookup, cells []step.Cell) {
-	span := r.ttl // until the first of the policies that refuse has one more unit left
+	span := r.ttl // until the first of the policies that refuse may admit, or has one more unit left
 	size := 0
 	for i := range cells {
 		cell := &cells[i]
@@ -130,7 +130,9 @@ func (r *refusals) keep(found lookup, cells []step.Cell) {
 			return
 		}
 		if cell.Shortfall > 0 && cell.RetryAfter != step.Never {
-			span = min(span, time.Duration(cell.NextAfter)*time.Microsecond)
+			// A check of no units is admitted as soon as the policy is no longer above its limit.
+			change := min(cell.NextAfter, cell.RetryAfter)
+			span = min(span, time.Duration(change)*time.Microsecond)
 		}
 	}
 	// What has changed since it was sent may have come before or after it at the server: nobody knows.

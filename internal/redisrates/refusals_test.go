@@ -163,3 +163,26 @@ func TestRetryAfterIsExact(t *testing.T) {
 		}
 	}
 }
+
+// A question for no units is refused while a bucket is above its limit. It is admitted before one unit more is left, and
+// must not be refused for longer.
+func TestRefusalsOfChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		policy, err := step.New("api", "api", bucket(4, time.Second))
+		if err != nil {
+			t.Fatal(err)
+		}
+		remembered := &refusals{start: time.Now(), ttl: time.Second}
+		check := cell(&policy, "k", 0)
+		found, _ := remembered.decide([]step.Cell{check})
+		check.Shortfall = 1
+		check.NextAfter, check.RetryAfter, check.ResetAfter = 750_000, 500_000, 1_500_000
+		remembered.keep(found, []step.Cell{check})
+		for _, refused := range []bool{true, false} {
+			if _, got := remembered.decide([]step.Cell{cell(&policy, "k", 0)}); got != refused {
+				t.Errorf("after %v it is refused: %v, not %v", time.Since(remembered.start), got, refused)
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+	})
+}
