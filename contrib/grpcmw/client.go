@@ -25,7 +25,8 @@ type ClientConfig struct {
 	// what servers have answered. With Unlimited, only that counts.
 	Limiter *core.Limiter
 
-	// Key returns whose limit it is that a call counts for. Nil means the connection's target. It is called concurrently.
+	// Key returns whose limit it is that a call counts for. Nil means the connection's target. It is called
+	// concurrently.
 	Key func(ctx context.Context, method string, conn *grpc.ClientConn) (string, error)
 
 	// MaxWait is how long a call waits at most before it is sent, with its repetitions. 0 means a minute.
@@ -39,8 +40,8 @@ type ClientConfig struct {
 	Retries int
 }
 
-// A Client makes calls wait for the limits of servers, as package outgoing does with requests. Before a call is sent, it
-// waits until the limiter admits it. A refusal with RESOURCE_EXHAUSTED or UNAVAILABLE may say when to come back, by
+// A Client makes calls wait for the limits of servers, as package outgoing does with requests. Before a call is sent,
+// it waits until the limiter admits it. A refusal with RESOURCE_EXHAUSTED or UNAVAILABLE may say when to come back, by
 // google.rpc.RetryInfo, by the trailer grpc-retry-pushback-ms, or both; the longer time applies. Then no process that
 // shares the limiter's store sends a call of that key for so long.
 //
