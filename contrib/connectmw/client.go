@@ -53,7 +53,9 @@ func NewClient(config ClientConfig) (*Client, error) {
 		return nil, fmt.Errorf("connectmw: a client: %w", err)
 	}
 	if config.Key == nil {
-		config.Key = func(_ context.Context, _ connect.Spec, peer connect.Peer) (string, error) { return peer.Addr, nil }
+		config.Key = func(_ context.Context, _ connect.Spec, peer connect.Peer) (string, error) {
+			return peer.Addr, nil
+		}
 	}
 	return &Client{client, config.Key}, nil
 }

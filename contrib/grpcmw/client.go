@@ -54,27 +54,33 @@ type Client struct {
 }
 
 // NewClient returns a Client. It is an error if there is no Limiter or it is of a document, or if a number is negative.
-func NewClient(c ClientConfig) (*Client, error) {
-	client, err := rpc.NewClient(c.Limiter, c.MaxWait, c.MaxBlock, c.Retries)
+func NewClient(config ClientConfig) (*Client, error) {
+	client, err := rpc.NewClient(config.Limiter, config.MaxWait, config.MaxBlock, config.Retries)
 	if err != nil {
 		return nil, fmt.Errorf("grpcmw: a client: %w", err)
 	}
-	if c.Key == nil {
-		c.Key = func(_ context.Context, _ string, conn *grpc.ClientConn) (string, error) { return conn.Target(), nil }
+	if config.Key == nil {
+		config.Key = func(_ context.Context, _ string, conn *grpc.ClientConn) (string, error) {
+			return conn.Target(), nil
+		}
 	}
-	return &Client{client, c.Key}, nil
+	return &Client{client, config.Key}, nil
 }
 
 // Unary returns the interceptor of unary calls. Where there are others, it is the outermost.
 func (c *Client) Unary() grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(
+		ctx context.Context, method string, in, out any,
+		conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
 		key, err := c.key(ctx, method, conn)
 		if err != nil {
 			return keyError(err)
 		}
 		return sent(c.client.Do(ctx, key, func() (time.Duration, error) {
 			var trailer metadata.MD
-			err := invoke(ctx, method, in, out, conn, append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))...)
+			withTrailer := append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer)) // a copy, as Do may repeat this
+			err := invoke(ctx, method, in, out, conn, withTrailer...)
 			return waitOf(err, trailer), err
 		}))
 	}
@@ -83,7 +89,8 @@ func (c *Client) Unary() grpc.UnaryClientInterceptor {
 // Stream returns the interceptor of streams. Those that are refused are not repeated: others wait.
 func (c *Client) Stream() grpc.StreamClientInterceptor {
 	return func(
-		ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
+		ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+		streamer grpc.Streamer, opts ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
 		key, err := c.key(ctx, method, conn)
 		if err != nil {
@@ -92,12 +99,12 @@ func (c *Client) Stream() grpc.StreamClientInterceptor {
 		if err := c.client.Wait(ctx, key); err != nil {
 			return nil, sent(err)
 		}
-		s, err := streamer(ctx, desc, conn, method, opts...)
+		stream, err := streamer(ctx, desc, conn, method, opts...)
 		if err != nil {
 			c.client.Block(ctx, key, waitOf(err, nil))
 			return nil, err
 		}
-		return &clientStream{s, c.client, key}, nil
+		return &clientStream{stream, c.client, key}, nil
 	}
 }
 
@@ -110,8 +117,8 @@ type clientStream struct {
 }
 
 // RecvMsg implements [grpc.ClientStream].
-func (s *clientStream) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
+func (s *clientStream) RecvMsg(message any) error {
+	err := s.ClientStream.RecvMsg(message)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.client.Block(s.Context(), s.key, waitOf(err, s.Trailer()))
 	}
@@ -120,9 +127,9 @@ func (s *clientStream) RecvMsg(m any) error {
 
 // sent returns the status of a call that was not sent, or err.
 func sent(err error) error {
-	var not *rpc.NotSentError
-	if errors.As(err, &not) {
-		return status.Error(codes.Code(not.Code), not.Error())
+	var notSent *rpc.NotSentError
+	if errors.As(err, &notSent) {
+		return status.Error(codes.Code(notSent.Code), notSent.Error())
 	}
 	return err
 }
@@ -133,9 +140,9 @@ func keyError(err error) error {
 
 // waitOf returns how long a server wants to get no more calls.
 func waitOf(err error, trailer metadata.MD) time.Duration {
-	s := status.Convert(err)
-	if s.Code() != codes.ResourceExhausted && s.Code() != codes.Unavailable {
+	refusal := status.Convert(err)
+	if refusal.Code() != codes.ResourceExhausted && refusal.Code() != codes.Unavailable {
 		return 0
 	}
-	return rpc.WaitOf(s.Details(), trailer[strings.ToLower(rpc.Pushback)])
+	return rpc.WaitOf(refusal.Details(), trailer[strings.ToLower(rpc.Pushback)])
 }

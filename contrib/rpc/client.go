@@ -50,7 +50,8 @@ const longestBlock = 365 * 24 * time.Hour
 
 // NewClient returns a Client. Its numbers are as in the ClientConfig of packages grpcmw and connectmw.
 func NewClient(limiter *core.Limiter, maxWait, maxBlock time.Duration, retries int) (client *Client, err error) {
-	if limiter == nil || maxWait < 0 || maxBlock < 0 || retries < 0 {
+	isNegative := maxWait < 0 || maxBlock < 0 || retries < 0
+	if limiter == nil || isNegative {
 		return nil, errors.New("headgate: a client needs a Limiter, and its numbers must not be negative")
 	}
 	if maxWait == 0 {
