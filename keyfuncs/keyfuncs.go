@@ -174,7 +174,7 @@ func isToken(text string) bool {
 	return text != ""
 }
 
-func isTokenByte(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
-		strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+func isTokenByte(char byte) bool {
+	isLetter := 'a' <= char && char <= 'z' || 'A' <= char && char <= 'Z'
+	return isLetter || '0' <= char && char <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", char) >= 0
 }

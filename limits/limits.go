@@ -177,9 +177,13 @@ func (b *Book) Reload(ctx context.Context) error {
 	return err
 }
 
-// same reports whether two texts are the same, at once if they are the same slice.
-func same(data, b []byte) bool {
-	return b != nil && len(data) == len(b) && (len(data) > 0 && &data[0] == &b[0] || bytes.Equal(data, b))
+// same reports whether a text is the last one, at once if it is the same slice.
+func same(text, last []byte) bool {
+	if last == nil || len(text) != len(last) {
+		return false
+	}
+	isSlice := len(text) > 0 && &text[0] == &last[0]
+	return isSlice || bytes.Equal(text, last)
 }
 
 // tell puts an error into the state, or ends one. Without a document there is none: Open returns the error.
@@ -237,12 +241,13 @@ func (b *Book) swap(parsed *document.Document) (state State, err error) {
 	if err != nil {
 		return state, err
 	}
+	// Nothing fails from here on: a document is in force as a whole, or not at all.
 	state = State{Version: parsed.Version, Since: time.Now()}
 	for _, change := range document.Diff(b.document, parsed) {
 		state.Changes = append(state.Changes, change.Text)
 	}
-	for _, w := range parsed.Warnings {
-		state.Warnings = append(state.Warnings, w.String())
+	for _, warning := range parsed.Warnings {
+		state.Warnings = append(state.Warnings, warning.String())
 	}
 	b.document = parsed
 	limits, slots := parsed.Tables()
@@ -263,8 +268,8 @@ func indexed[T any](places map[string]int, tables map[string]*plans.Table[T]) []
 		}
 	}
 	all := make([]*plans.Table[T], len(places))
-	for name, t := range tables {
-		all[places[name]] = t
+	for name, table := range tables {
+		all[places[name]] = table
 	}
 	return all
 }

@@ -80,6 +80,7 @@ func check(_ context.Context, command *call) (int, error) {
 	}
 	var all []checked
 	code := exitOK
+	// All faults of all files are told. Only a file that cannot be read ends it.
 	for _, name := range files {
 		_, parsed, err := command.read(name)
 		var faults document.Faults
@@ -91,7 +92,7 @@ func check(_ context.Context, command *call) (int, error) {
 			one.Version = parsed.Version
 			one.Warnings = jsonFaults(parsed.Warnings)
 		} else {
-			code = exitNo
+			code = exitNo // for all of them
 		}
 		all = append(all, one)
 	}
@@ -117,9 +118,9 @@ type jsonChange struct {
 	StartsFresh bool   `json:"fresh,omitempty"`
 }
 
-// changes returns what changes between two documents, with keys.
+// changes returns what changes between two documents, with keys: who has the documents has those, too.
 func changes(from, to *document.Document) []jsonChange {
-	all := []jsonChange{}
+	all := []jsonChange{} // not nil, which would be null in JSON
 	for _, change := range document.Diff(from, to) {
 		all = append(all, jsonChange(change))
 	}
@@ -150,6 +151,7 @@ func diff(_ context.Context, command *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	// As diff of files does: 1 says that there is a difference.
 	all := changes(from, to)
 	code := exitOK
 	if len(all) > 0 {

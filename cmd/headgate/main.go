@@ -5,6 +5,13 @@
 //
 // Without arguments it lists its commands, and with -help after one that command's flags. See
 // docs/headgate.md.
+//
+// A call of a command goes this way:
+//
+//  1. run finds the command, which declares its flags and parses them (main.go).
+//  2. check and diff read files (documents.go). All others need Redis, and most of them a document (redis.go).
+//  3. What is said goes through print, as JSON or for people, with escapes for what would harm a terminal (visible.go).
+//  4. The exit code says yes or no, or that there is no answer.
 package main
 
 import (
@@ -108,6 +115,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			return one.run(ctx, cmd)
 		}
 	}
+	// It is not repeated: it may be a password or a key that is in the wrong place.
 	fmt.Fprintln(stderr, "headgate: the first argument is no command")
 	usage(stderr)
 	return exitTrouble
@@ -126,6 +134,7 @@ func (c *call) run(ctx context.Context, cmd command) int {
 	}
 	c.flags.BoolVar(&c.json, "json", false, "print JSON")
 	code, err := cmd.run(ctx, c)
+	// A script that reads half of a document must not get a yes.
 	if err == nil && c.stdout.err != nil {
 		err = fmt.Errorf("standard output: %w", c.stdout.err)
 	}
@@ -215,7 +224,7 @@ func (c *call) print(value any, text func()) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
+	encoder.SetEscapeHTML(false) // people read it, too, and no browser does
 	if err := encoder.Encode(value); err != nil {
 		return err
 	}

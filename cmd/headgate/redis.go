@@ -83,7 +83,7 @@ func (r *storeConnection) open(client redis.UniversalClient) (*redisstore.Store,
 	})
 }
 
-// secret returns the store's secret, or nil.
+// secret returns the store's secret, or nil. No flag has it, since others see the arguments of a process.
 func (r *storeConnection) secret() ([]byte, error) {
 	if r.secretFile == "" {
 		return []byte(os.Getenv("HEADGATE_SECRET")), nil
@@ -116,11 +116,11 @@ func peek(ctx context.Context, command *call) (int, error) {
 			RetryAfter string `json:"retry_after,omitempty"`
 		}
 		var all []answer
-		for a := range decision.Answers() {
+		for found := range decision.Answers() { // in the order of the policies
 			rule := policies.List[len(all)].Numbers.String()
-			one := answer{a.Policy, rule, a.Limit, a.Remaining, wait(a.ResetAfter), ""}
-			if !a.Allowed {
-				one.RetryAfter = wait(a.RetryAfter)
+			one := answer{found.Policy, rule, found.Limit, found.Remaining, wait(found.ResetAfter), ""}
+			if !found.Allowed {
+				one.RetryAfter = wait(found.RetryAfter)
 			}
 			all = append(all, one)
 		}
@@ -129,10 +129,11 @@ func peek(ctx context.Context, command *call) (int, error) {
 			code = exitNo
 		}
 		return code, command.print(map[string]any{"allowed": decision.Allowed, "policies": all}, func() {
-			for _, a := range all {
-				command.printf("%s: %s: %d of %d left, all in %s", a.Policy, a.Rule, a.Remaining, a.Limit, a.ResetAfter)
-				if a.RetryAfter != "" {
-					command.printf("; refused for %s", a.RetryAfter)
+			for _, one := range all {
+				const text = "%s: %s: %d of %d left, all in %s"
+				command.printf(text, one.Policy, one.Rule, one.Remaining, one.Limit, one.ResetAfter)
+				if one.RetryAfter != "" {
+					command.printf("; refused for %s", one.RetryAfter)
 				}
 				command.printf("\n")
 			}
@@ -140,7 +141,7 @@ func peek(ctx context.Context, command *call) (int, error) {
 	})
 }
 
-// wait returns a wait for people.
+// wait returns a wait for people: of days nobody wants the seconds.
 func wait(span time.Duration) string {
 	if span == core.Never {
 		return "forever"
@@ -207,6 +208,7 @@ func (c *call) withLimit(ctx context.Context, do keyFunc) (int, error) {
 	if limit != nil && *plan != "" && limit.Plans[*plan] == nil {
 		return 0, fmt.Errorf("the limit has no plan %q", *plan)
 	}
+	// The limiter of a book, as servers have it, so that overrides apply as they do there.
 	source := func(context.Context) ([]byte, error) { return text, nil }
 	book, err := limits.Open(ctx, store, source, limits.Config{})
 	if err != nil {
@@ -263,7 +265,7 @@ func ping(ctx context.Context, command *call) (int, error) {
 	}
 	problems := []string{}
 	code := exitOK
-	if err := store.Check(ctx); err != nil {
+	if err := store.Check(ctx); err != nil { // a line for each problem
 		problems = strings.Split(err.Error(), "\n")
 		code = exitNo
 	}
@@ -338,7 +340,7 @@ func push(ctx context.Context, command *call) (int, error) {
 	}
 	defer client.Close()
 	p.documents = r.documents(client)
-	ask, cancel := context.WithTimeout(ctx, r.timeout)
+	ask, cancel := context.WithTimeout(ctx, r.timeout) // for Redis; servers have the patience
 	defer cancel()
 	// What changes is told first, also if the document is not pushed then.
 	replaces, err := p.compare(ask)
@@ -354,6 +356,7 @@ func push(ctx context.Context, command *call) (int, error) {
 		const text = "version %s in the place of %s; to push it, give -from %[2]s"
 		return exitOK, p.not(fmt.Sprintf(text, p.document.Version, was))
 	}
+	// In the place of the version that was compared, and of no other: what was told is what changes.
 	err = p.documents.Write(ask, p.text, replaces)
 	switch {
 	case errors.Is(err, docstore.ErrConflict):
@@ -389,7 +392,7 @@ func (p *publication) compare(ctx context.Context) (replaces string, err error) 
 	p.result = map[string]any{
 		"version": p.document.Version, "replaces": cmp.Or(replaces, noDocument), "changes": all, "pushed": false,
 	}
-	if !p.json {
+	if !p.json { // in which it is a part of the result, at the end
 		p.printChanges(all)
 	}
 	return replaces, nil
@@ -400,7 +403,7 @@ func (p *publication) await(ctx context.Context, patience time.Duration) (int, e
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// A server that refuses the document goes on with the old one, so all are told of.
-	have := 0
+	have := 0 // servers
 	refusals := []string{}
 	err := p.documents.Await(ctx, p.document.Version, func(one docstore.Server) {
 		if one.Version == p.document.Version {
@@ -412,7 +415,7 @@ func (p *publication) await(ctx context.Context, patience time.Duration) (int, e
 	code := exitOK
 	if err != nil {
 		code = exitNo
-		if len(refusals) == 0 {
+		if len(refusals) == 0 { // else these were told of already
 			refusals = append(refusals, err.Error())
 		}
 	}

@@ -19,6 +19,7 @@ func version(_ context.Context, command *call) (int, error) {
 	if _, err := command.parse(0, 0); err != nil {
 		return 0, err
 	}
+	// A build by go install has the version of the module, and one in a checkout its revision.
 	b := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		b.Version = info.Main.Version

@@ -28,10 +28,10 @@ func visible(text string) string {
 		}
 		return "://..."
 	})
-	shown := 0
-	for at := range text {
+	shown := 0 // characters, and not bytes, of which a part could be cut off
+	for i := range text {
 		if shown == maxShown {
-			return escaped(text[:at], "") + "..."
+			return escaped(text[:i], "") + "..."
 		}
 		shown++
 	}
@@ -89,7 +89,7 @@ func visibleJSON(text string) string {
 		switch {
 		case r == '\n' || strconv.IsPrint(r):
 			b.WriteRune(r)
-		case r > 0xffff:
+		case r > 0xffff: // JSON has escapes of 16 bits: two of them make one character
 			r -= 0x10000
 			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
 		default:
@@ -102,14 +102,14 @@ func visibleJSON(text string) string {
 // fprintf is fmt.Fprintf that makes texts visible.
 func fprintf(w io.Writer, format string, args []any) {
 	shown := make([]any, len(args))
-	for i, a := range args {
-		switch v := a.(type) {
+	for i, arg := range args {
+		switch value := arg.(type) {
 		case string:
-			a = visible(v)
+			arg = visible(value)
 		case error, fmt.Stringer:
-			a = visible(fmt.Sprint(v))
+			arg = visible(fmt.Sprint(value))
 		}
-		shown[i] = a
+		shown[i] = arg // numbers are as they are
 	}
 	fmt.Fprintf(w, format, shown...)
 }
