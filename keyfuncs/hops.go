@@ -141,8 +141,8 @@ func plainHost(text string) (host string, brackets, ok bool) {
 		colon--
 	}
 	digits := len(text) - 1 - colon
-	isPort := digits >= 1 && digits <= 5
-	if !isPort || colon < 2 || text[colon] != ':' {
+	hasPort := digits >= 1 && digits <= 5
+	if !hasPort || colon < 2 || text[colon] != ':' {
 		return "", false, false
 	}
 	if text[0] == '[' && text[colon-1] == ']' {
@@ -190,7 +190,7 @@ func digit(text string, i int) byte {
 	return text[i] - '0'
 }
 
-// isPort reports whether s is a node-port (RFC 7239, section 6): up to 5 digits, or an
+// isPort reports whether a text is a node-port (RFC 7239, section 6): up to 5 digits, or an
 // obfuscated port such as "_x".
 func isPort(text string) bool {
 	if strings.HasPrefix(text, "_") {

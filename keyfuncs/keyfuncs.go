@@ -164,7 +164,7 @@ func Everyone() Func {
 // trimSpace removes the optional white space of RFC 9110, section 5.6.3.
 func trimSpace(text string) string { return strings.Trim(text, " \t") }
 
-// isToken reports whether s is a token by RFC 9110, section 5.6.2.
+// isToken reports whether a text is a token by RFC 9110, section 5.6.2.
 func isToken(text string) bool {
 	for i := range len(text) {
 		if !isTokenByte(text[i]) {

@@ -30,7 +30,8 @@ func (c *call) read(name string) (text []byte, parsed *document.Document, err er
 	return text, parsed, err
 }
 
-// must reads a document that has to be valid. Its faults are printed.
+// must reads a document that has to be valid. Its faults are printed, a line each, and the error says only that there
+// are some.
 func (c *call) must(name string) (text []byte, parsed *document.Document, err error) {
 	text, parsed, err = c.read(name)
 	var faults document.Faults

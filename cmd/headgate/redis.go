@@ -30,7 +30,8 @@ type connection struct {
 	timeout      time.Duration
 }
 
-// redisFlags declares the flags of commands that need Redis.
+// redisFlags declares the flags of commands that need Redis. None of them has a default that is a secret: usage prints
+// defaults.
 func (c *call) redisFlags() *connection {
 	r := &connection{}
 	c.flags.StringVar(&r.url, "redis", "",
@@ -44,7 +45,7 @@ func (c *call) redisFlags() *connection {
 
 // connect returns a client. The error has no password.
 func (r *connection) connect() (redis.UniversalClient, error) {
-	url := cmp.Or(r.url, os.Getenv("HEADGATE_REDIS")) // which is no default, as those are printed
+	url := cmp.Or(r.url, os.Getenv("HEADGATE_REDIS"))
 	if url == "" {
 		return nil, errors.New("name a server with -redis, or in HEADGATE_REDIS")
 	}

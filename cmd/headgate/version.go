@@ -23,11 +23,11 @@ func version(_ context.Context, command *call) (int, error) {
 	b := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		b.Version = info.Main.Version
-		for _, s := range info.Settings {
+		for _, setting := range info.Settings {
 			switch {
-			case s.Key == "vcs.revision":
-				b.Revision = s.Value
-			case s.Key == "vcs.modified" && s.Value == "true":
+			case setting.Key == "vcs.revision":
+				b.Revision = setting.Value
+			case setting.Key == "vcs.modified" && setting.Value == "true":
 				b.Revision += "+"
 			}
 		}
