@@ -46,9 +46,9 @@ func origin(r *http.Request) (string, error) {
 // UTF-8, and the Kelvin sign and k.
 func asciiLower(text string) string {
 	lower := []byte(text)
-	for i, c := range lower {
-		if 'A' <= c && c <= 'Z' {
-			lower[i] = c + 'a' - 'A'
+	for i, char := range lower {
+		if 'A' <= char && char <= 'Z' {
+			lower[i] = char + 'a' - 'A'
 		}
 	}
 	return string(lower)

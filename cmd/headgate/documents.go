@@ -14,12 +14,12 @@ import (
 func (c *call) read(name string) (text []byte, parsed *document.Document, err error) {
 	in := c.stdin
 	if name != "-" {
-		f, err := os.Open(name)
+		file, err := os.Open(name)
 		if err != nil {
 			return nil, nil, err
 		}
-		defer f.Close()
-		in = f
+		defer file.Close()
+		in = file
 	}
 	// One byte more than a document may have is a fault of it, and not of the file.
 	text, err = io.ReadAll(io.LimitReader(in, document.MaxBytes+1))
@@ -99,11 +99,11 @@ func check(_ context.Context, command *call) (int, error) {
 	}
 	return code, command.print(all, func() {
 		for _, one := range all {
-			for _, f := range one.Faults {
-				command.printf("%s\n", at(one.File, document.Fault(f)))
+			for _, fault := range one.Faults {
+				command.printf("%s\n", at(one.File, document.Fault(fault)))
 			}
-			for _, f := range one.Warnings {
-				command.printf("%s (a warning)\n", at(one.File, document.Fault(f)))
+			for _, fault := range one.Warnings {
+				command.printf("%s (a warning)\n", at(one.File, document.Fault(fault)))
 			}
 			if one.Version != "" {
 				command.printf("%s: ok, version %s\n", one.File, one.Version)

@@ -33,14 +33,14 @@ type connection struct {
 // redisFlags declares the flags of commands that need Redis. None of them has a default that is a secret: usage prints
 // defaults.
 func (c *call) redisFlags() *connection {
-	r := &connection{}
-	c.flags.StringVar(&r.url, "redis", "",
+	server := &connection{}
+	c.flags.StringVar(&server.url, "redis", "",
 		"the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
-	c.flags.StringVar(&r.key, "document", documentKey, "the `key` of the document in Redis")
-	c.flags.StringVar(&r.passwordFile, "redis-password-file", "",
+	c.flags.StringVar(&server.key, "document", documentKey, "the `key` of the document in Redis")
+	c.flags.StringVar(&server.passwordFile, "redis-password-file", "",
 		"the password of Redis is in this `file`, not in the URL")
-	c.flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "the `time` that an answer may take")
-	return r
+	c.flags.DurationVar(&server.timeout, "timeout", 5*time.Second, "the `time` that an answer may take")
+	return server
 }
 
 // connect returns a client. The error has no password.
@@ -66,10 +66,10 @@ type storeConnection struct {
 
 // storeFlags declares the flags of commands that need the store of the servers.
 func (c *call) storeFlags() *storeConnection {
-	r := &storeConnection{connection: c.redisFlags()}
-	c.flags.StringVar(&r.prefix, "prefix", "", "the Prefix of the store's Config")
-	c.flags.StringVar(&r.secretFile, "secret-file", "", "the store's Secret is in this `file`, or in HEADGATE_SECRET")
-	return r
+	server := &storeConnection{connection: c.redisFlags()}
+	c.flags.StringVar(&server.prefix, "prefix", "", "the Prefix of the store's Config")
+	c.flags.StringVar(&server.secretFile, "secret-file", "", "the store's Secret is in this `file`, or in HEADGATE_SECRET")
+	return server
 }
 
 // open returns the store of the servers. It fails rather than decide without Redis, and remembers no refusal: what it
@@ -173,7 +173,7 @@ type keyFunc func(ctx context.Context, limiter *core.Limiter, key string) (int, 
 
 // withLimit parses LIMIT KEY -plan, and calls a function with the limiter and the key.
 func (c *call) withLimit(ctx context.Context, do keyFunc) (int, error) {
-	r := c.storeFlags()
+	server := c.storeFlags()
 	file := c.flags.String("limits", "", "the limits are those of this `file`, not those in Redis")
 	plan := c.flags.String("plan", "", "the `plan` of the key; its overrides apply too")
 	words, err := c.parse(2, 2)
@@ -189,18 +189,18 @@ func (c *call) withLimit(ctx context.Context, do keyFunc) (int, error) {
 		}
 		key = strings.TrimRight(line, "\r\n")
 	}
-	client, err := r.connect()
+	client, err := server.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	store, err := r.open(client)
+	store, err := server.open(client)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(ctx, server.timeout)
 	defer cancel()
-	text, parsed, err := r.document(ctx, c, client, *file)
+	text, parsed, err := server.document(ctx, c, client, *file)
 	if err != nil {
 		return 0, err
 	}
@@ -245,20 +245,20 @@ func (r *connection) documents(client redis.UniversalClient) docstore.Location {
 
 // ping tries what the store needs of Redis.
 func ping(ctx context.Context, command *call) (int, error) {
-	r := command.storeFlags()
+	server := command.storeFlags()
 	if _, err := command.parse(0, 0); err != nil {
 		return 0, err
 	}
-	client, err := r.connect()
+	client, err := server.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	store, err := r.open(client)
+	store, err := server.open(client)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(ctx, server.timeout)
 	defer cancel()
 	// Of a server that does not answer, the checks would say so several times.
 	if err := client.Ping(ctx).Err(); err != nil {
@@ -282,18 +282,18 @@ func ping(ctx context.Context, command *call) (int, error) {
 
 // pull prints the document in Redis.
 func pull(ctx context.Context, command *call) (int, error) {
-	r := command.redisFlags()
+	server := command.redisFlags()
 	if _, err := command.parse(0, 0); err != nil {
 		return 0, err
 	}
-	client, err := r.connect()
+	client, err := server.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(ctx, server.timeout)
 	defer cancel()
-	text, version, err := r.documents(client).Read(ctx)
+	text, version, err := server.documents(client).Read(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -321,8 +321,8 @@ type publication struct {
 
 // push publishes a document in Redis, and waits until all servers have it.
 func push(ctx context.Context, command *call) (int, error) {
-	r := command.redisFlags()
-	p := &publication{call: command}
+	server := command.redisFlags()
+	publication := &publication{call: command}
 	from := command.flags.String("from", "",
 		"push it only in the place of this `version`, none for no document: nobody else has pushed since")
 	dry := command.flags.Bool("dry-run", false, "only say what would change")
@@ -331,20 +331,20 @@ func push(ctx context.Context, command *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	p.text, p.document, err = command.must(words[0])
+	publication.text, publication.document, err = command.must(words[0])
 	if err != nil {
 		return 0, err
 	}
-	client, err := r.connect()
+	client, err := server.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	p.documents = r.documents(client)
-	ask, cancel := context.WithTimeout(ctx, r.timeout) // for Redis; servers have the patience
+	publication.documents = server.documents(client)
+	ask, cancel := context.WithTimeout(ctx, server.timeout) // for Redis; servers have the patience
 	defer cancel()
 	// What changes is told first, also if the document is not pushed then.
-	replaces, err := p.compare(ask)
+	replaces, err := publication.compare(ask)
 	if err != nil {
 		return 0, err
 	}
@@ -352,21 +352,21 @@ func push(ctx context.Context, command *call) (int, error) {
 	switch {
 	case *from != "" && *from != was:
 		const text = "Redis has %s, not %s: somebody else has pushed, so compare again"
-		return exitNo, p.not(fmt.Sprintf(text, was, *from))
+		return exitNo, publication.not(fmt.Sprintf(text, was, *from))
 	case *dry:
 		const text = "version %s in the place of %s; to push it, give -from %[2]s"
-		return exitOK, p.not(fmt.Sprintf(text, p.document.Version, was))
+		return exitOK, publication.not(fmt.Sprintf(text, publication.document.Version, was))
 	}
 	// In the place of the version that was compared, and of no other: what was told is what changes.
-	err = p.documents.Write(ask, p.text, replaces)
+	err = publication.documents.Write(ask, publication.text, replaces)
 	switch {
 	case errors.Is(err, docstore.ErrConflict):
-		return exitNo, p.not("somebody else has pushed meanwhile, so compare again")
+		return exitNo, publication.not("somebody else has pushed meanwhile, so compare again")
 	case err != nil:
 		return 0, err
 	}
-	p.result["pushed"] = true
-	return p.await(ctx, *patience)
+	publication.result["pushed"] = true
+	return publication.await(ctx, *patience)
 }
 
 // not prints why the document is not pushed.

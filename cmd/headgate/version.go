@@ -20,23 +20,23 @@ func version(_ context.Context, command *call) (int, error) {
 		return 0, err
 	}
 	// A build by go install has the version of the module, and one in a checkout its revision.
-	b := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
+	built := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		b.Version = info.Main.Version
+		built.Version = info.Main.Version
 		for _, setting := range info.Settings {
 			switch {
 			case setting.Key == "vcs.revision":
-				b.Revision = setting.Value
+				built.Revision = setting.Value
 			case setting.Key == "vcs.modified" && setting.Value == "true":
-				b.Revision += "+"
+				built.Revision += "+"
 			}
 		}
 	}
-	return exitOK, command.print(b, func() {
-		command.printf("headgate %s", b.Version)
-		if b.Revision != "" {
-			command.printf(" (%s)", b.Revision)
+	return exitOK, command.print(built, func() {
+		command.printf("headgate %s", built.Version)
+		if built.Revision != "" {
+			command.printf(" (%s)", built.Revision)
 		}
-		command.printf(" %s %s\n", b.Go, b.System)
+		command.printf(" %s %s\n", built.Go, built.System)
 	})
 }

@@ -169,12 +169,12 @@ func (s *Registry) hear(text string, age time.Duration) {
 	}()
 }
 
-func marshal(x any) string {
-	b, err := json.Marshal(x)
+func marshal(value any) string {
+	text, err := json.Marshal(value)
 	if err != nil {
 		panic(err) // there is nothing in it that could fail
 	}
-	return string(b)
+	return string(text)
 }
 
 // Announce implements [slots.Noticer].
