@@ -68,7 +68,8 @@ type storeConnection struct {
 func (c *call) storeFlags() *storeConnection {
 	server := &storeConnection{connection: c.redisFlags()}
 	c.flags.StringVar(&server.prefix, "prefix", "", "the Prefix of the store's Config")
-	c.flags.StringVar(&server.secretFile, "secret-file", "", "the store's Secret is in this `file`, or in HEADGATE_SECRET")
+	c.flags.StringVar(&server.secretFile, "secret-file", "",
+		"the store's Secret is in this `file`, or in HEADGATE_SECRET")
 	return server
 }
 

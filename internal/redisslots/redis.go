@@ -56,7 +56,8 @@ type Registry struct {
 	notices notices
 }
 
-// clusterShards divide the hash slots of a Cluster. Those of a shard are together if their master does not answer.
+// clusterShards divide the hash slots of a Cluster. Those of a shard are together if their master does not answer. They
+// are not the masters, of which a shard may have several, since hash slots move from one to another.
 const clusterShards = 16
 
 // New returns a Registry. The client must heed deadlines. Nothing is sent until a slot is acquired.
@@ -194,6 +195,7 @@ func (t transport) Shard(name, key string) int {
 	if t.cluster() == nil {
 		return 0
 	}
+	// Of neighbors, as masters have ranges.
 	return rediskey.HashSlot([]byte(t.hash(name, key))) * clusterShards / rediskey.HashSlots
 }
 
@@ -320,7 +322,7 @@ func (t transport) servers(ctx context.Context) string {
 		all = append(all, one)
 		return nil
 	})
-	if err != nil || slices.Contains(all, "") {
+	if err != nil || slices.Contains(all, "") { // with one missing, the text would be another, and all stated again
 		return ""
 	}
 	slices.Sort(all)
