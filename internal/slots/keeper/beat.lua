@@ -48,8 +48,9 @@ for i = 7, #ARGV do
 end
 
 call('ZREMRANGEBYSCORE', key, '(-' .. text(math.max(clock - KEPT, 0)), '(0')
-local dead = call('ZRANGEBYSCORE', key, '-inf', ARGV[6] == '0' and '(0' or '-' .. ARGV[6])
-call('ZREMRANGEBYRANK', key, MOST, math.max(call('ZCOUNT', key, '-inf', '(0'), 1) - 1)
+local asksForAll = ARGV[6] == '0'
+local dead = call('ZRANGEBYSCORE', key, '-inf', asksForAll and '(0' or '-' .. ARGV[6])
+if asksForAll then call('ZREMRANGEBYRANK', key, MOST, math.max(#dead, 1) - 1) end
 call('EXPIRE', key, LIFE)
 local reply = {state, text(clock)}
 for i = 1, math.min(#dead, MOST) do reply[i + 2] = dead[i] end
