@@ -4,9 +4,9 @@
 --            a tombstone the time of its death, negative. #clock is the fleet's time, #last the
 --            server's, as of the last beat.
 --   ARGV     the instant (tests only), the incarnation, whether to register it, how long a beat keeps it
---            alive, by how much a beat may advance the fleet's time, and incarnations that were
---            seen in hashes: unknown ones are registered, and die without beats
---   reply    live, dead or absent; the fleet's time; and the dead
+--            alive, by how much a beat may advance the fleet's time, the fleet's time up to which deaths are
+--            known, and incarnations that were seen in hashes: unknown ones are registered, and die without beats
+--   reply    live, dead or absent; the fleet's time; and who has died since: a day has more dead than a fleet has members
 --
 -- The fleet's time passes only while there are beats, so an outage or a jump of the server's clock
 -- kills nobody: a gap in which two beats are missing does not count. All times are microseconds.
@@ -43,13 +43,14 @@ elseif not known and ARGV[3] ~= '1' then
 else
   call('ZADD', key, text(clock + ttl), id)
 end
-for i = 6, #ARGV do
+for i = 7, #ARGV do
   if not score(ARGV[i]) then call('ZADD', key, text(clock + ttl), ARGV[i]) end
 end
 
 call('ZREMRANGEBYSCORE', key, '(-' .. text(math.max(clock - KEPT, 0)), '(0')
-local dead = call('ZRANGEBYSCORE', key, '-inf', '(0')
-call('ZREMRANGEBYRANK', key, MOST, math.max(#dead, 1) - 1)
+local asksForAll = ARGV[6] == '0'
+local dead = call('ZRANGEBYSCORE', key, '-inf', asksForAll and '(0' or '-' .. ARGV[6])
+if asksForAll then call('ZREMRANGEBYRANK', key, MOST, math.max(#dead, 1) - 1) end
 call('EXPIRE', key, LIFE)
 local reply = {state, text(clock)}
 for i = 1, math.min(#dead, MOST) do reply[i + 2] = dead[i] end

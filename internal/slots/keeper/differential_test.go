@@ -59,6 +59,9 @@ func differ(t *testing.T, client *redis.Client, rng *rand.Rand) (n int) {
 				now += 100 * 3600_000_000
 			}
 			b := &Beat{ID: ids[rng.IntN(len(ids))], Register: rng.IntN(2) == 0, TTL: 3 * time.Second, Step: time.Second, Seen: some()}
+			if rng.IntN(2) == 0 {
+				b.Known = rng.Int64N(max(m.scores["#clock"], 1) + 2)
+			}
 			if rng.IntN(50) == 0 {
 				b.Step = 30 * time.Hour // tombstones come to their end
 			}

@@ -36,6 +36,7 @@ type process struct {
 	watchEnd   int64           // the fleet's time until which it beats though it has no entries
 	servers    string          // Beat.Servers
 	dead       map[string]bool // incarnations
+	deadUntil  int64           // the fleet's time up to which these are known; 0: all are asked for
 	seen       map[string]bool // incarnations that others may not know
 	former     []string        // the last incarnations of this process
 }
@@ -109,7 +110,7 @@ func (k *Keeper) beatOn() {
 func (k *Keeper) beat() *Beat {
 	next := &Beat{
 		ID: k.process.id, Register: !k.process.registered,
-		TTL: k.config.TTL, Step: k.config.TTL / beatsInTTL * 11 / 10,
+		TTL: k.config.TTL, Step: k.config.TTL / beatsInTTL * 11 / 10, Known: k.process.deadUntil,
 	}
 	for id := range k.process.seen {
 		next.Seen = append(next.Seen, id)
@@ -185,12 +186,10 @@ func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
 	if b.Servers != "" {
 		process.servers = b.Servers
 	}
-	process.dead = make(map[string]bool, len(b.Dead))
-	for _, id := range b.Dead {
-		process.dead[id] = true
-	}
+	k.bury(b)
 	switch {
 	case b.State != "dead" && b.ID != process.id: // a statement has shown a loss meanwhile
+		process.deadUntil = 0
 		return 0 // the next beat registers
 	case b.State != "live", forgotten && !b.Register: // nothing was stated under an incarnation that is new
 		k.rejoin(b.State == "dead")
@@ -199,6 +198,22 @@ func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
 		k.sweep()
 	}
 	return k.config.TTL / beatsInTTL
+}
+
+// bury notes who is dead. The dead stay dead, so only those are asked for that are new. All are asked for after a loss,
+// and once in a sweep, which also forgets those that the server has forgotten.
+func (k *Keeper) bury(b *Beat) {
+	process := &k.process
+	if b.Known == 0 {
+		process.dead = make(map[string]bool, len(b.Dead))
+	}
+	for _, id := range b.Dead {
+		process.dead[id] = true
+	}
+	process.deadUntil = b.Clock
+	if process.beats%sweepBeats == 0 {
+		process.deadUntil = 0
+	}
 }
 
 // rejoin takes a new incarnation. The old one is not beaten any more, and dies.
@@ -231,6 +246,7 @@ func (k *Keeper) rejoin(lost bool) {
 	process.former = process.former[max(len(process.former)-maxFormer, 0):]
 	process.id = newID()
 	process.registered = false
+	process.deadUntil = 0
 	k.beatNow()
 }
 

@@ -120,11 +120,12 @@ type Beat struct {
 	Register bool // it is new
 	TTL      time.Duration
 	Step     time.Duration // by how much it may advance the fleet's time
+	Known    int64         // the fleet's time up to which deaths are known; 0: none are
 	Seen     []string      // incarnations that were seen in hashes
 
 	State string   // live, dead or absent
 	Clock int64    // the fleet's time, in microseconds
-	Dead  []string // all that are dead
+	Dead  []string // that have died at that time or later
 
 	// Servers identifies the servers and their histories: another text means that something may be lost. It is empty if
 	// that is not known.
@@ -133,7 +134,7 @@ type Beat struct {
 
 // Args returns the arguments of the script. The instant is empty, except in tests.
 func (b *Beat) Args(instant string) []any {
-	args := []any{instant, b.ID, b.Register, b.TTL.Microseconds(), b.Step.Microseconds()}
+	args := []any{instant, b.ID, b.Register, b.TTL.Microseconds(), b.Step.Microseconds(), b.Known}
 	for _, id := range b.Seen {
 		args = append(args, id)
 	}
