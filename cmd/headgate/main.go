@@ -191,6 +191,7 @@ func (c *call) parse(least, most int) ([]string, error) {
 		words = append(words, rest[0])
 		rest = rest[1:]
 	}
+	// How many are needed is told, and which flags there are: both are forgotten more often than mistyped.
 	if len(words) < least || len(words) > most {
 		needed := strconv.Itoa(least)
 		if most > least {

@@ -10,8 +10,8 @@ import (
 
 // A process is this process as a member of the fleet. Its states, and what changes them:
 //
-//	state   | meaning                  | acquire    | live      | forgotten  | dead             | absent     | no answer
-//	--------|--------------------------|------------|-----------|------------|------------------|------------|----------
+//	state   | meaning                  | acquire    | live      | forgotten  | dead             | absent     | silence
+//	--------|--------------------------|------------|-----------|------------|------------------|------------|--------
 //	outside | holds nothing, no beats  | -> joining |           |            |                  |            |
 //	joining | is not registered        |            | -> member | -> member  | -> joining       |            | joining
 //	member  | a beat came within a TTL |            | member    | -> joining | Lost, -> joining | -> joining | member
