@@ -116,17 +116,24 @@ func (b *borrow) run(ctx context.Context, cells []step.Cell) (allowed bool, err 
 // it.
 func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
 	defer b.end() // also if an observer panics
-	asked := withUnits(cells, b.n+b.extra)
-	sent := b.leases.now()
-	allowed, err = b.store.Ask(ctx, step.Allow, asked)
-	for askedMore := b.extra > 0; err == nil && !allowed && b.n > 0; askedMore = false {
-		if !askedMore && !b.leases.returnLease(ctx, cells, b.decisionStart) {
-			break
-		}
-		b.extra = 0
-		asked = withUnits(cells, b.n)
+	var asked []step.Cell
+	var sent instant
+	askFor := func(extra int64) {
+		b.extra = extra
+		asked = withUnits(cells, b.n+extra)
 		sent = b.leases.now()
 		allowed, err = b.store.Ask(ctx, step.Allow, asked)
+	}
+	refused := func() bool { return err == nil && !allowed && b.n > 0 }
+
+	more := b.extra > 0
+	askFor(b.extra)
+	if more && refused() {
+		askFor(0)
+	}
+	// Once, since others may lease again before the store is asked: a loop might have no end.
+	if refused() && b.leases.returnLease(ctx, cells, b.decisionStart) {
+		askFor(0)
 	}
 	// After an error nobody knows what was charged. It counts until its window has passed.
 	if err == nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/internal/memory"
 	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 	"github.com/headgate/headgate/internal/storetest"
 )
 
@@ -468,6 +469,81 @@ func TestGivingBackSharesTheTimeout(t *testing.T) {
 		}
 		if took := time.Since(start); took > 100*time.Millisecond+160*time.Millisecond {
 			t.Errorf("it took %v", took) // the store here has no Timeout of its own
+		}
+	})
+}
+
+// A watched store calls a function before each question.
+type watched struct {
+	store.Rates
+
+	before func(mode step.Mode, cells []step.Cell)
+}
+
+func (s watched) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	s.before(mode, cells)
+	return s.Rates.Ask(ctx, mode, cells)
+}
+
+// A charge that the store refuses gives the lease back and is asked for once more, whatever others lease meanwhile.
+func TestRefusedOnceMore(t *testing.T) {
+	play(t, time.Second, func(sc *scene) {
+		l := newLimiter("api", fixed(1000, time.Hour))
+		sc.warm(l)
+		const units = 900
+		asked := 0
+		sc.uncached = watched{sc.link, func(mode step.Mode, cells []step.Cell) {
+			if mode != step.Allow || cells[0].Units != units {
+				return
+			}
+			asked++
+			for i := 0; i < 100 && sc.left(l) == 0; i++ {
+				_, _ = ask(context.Background(), sc.Leases, l.cells(key, 1))
+			}
+		}}
+		allowed, err := sc.Leases.Ask(context.Background(), step.Allow, l.cells(key, units))
+		if allowed || err != nil || asked != 2 {
+			t.Errorf("%v, %v, asked for %d times", allowed, err, asked)
+		}
+	})
+}
+
+// A correction that the lease does not cover goes to the store with the instant and the source of its charge, also
+// while as many units are refused.
+func TestSettledDuringAPause(t *testing.T) {
+	play(t, time.Second, func(sc *scene) {
+		l := newLimiter("api", fixed(1000, time.Hour), fixed(100_000, time.Hour)) // the second does not refuse
+		sc.warm(l)
+		const units = 5
+		correction := sc.ask(l)
+		for i := range correction {
+			correction[i].Units = units
+		}
+		want := slices.Clone(correction)
+		for sc.left(l) > 0 {
+			time.Sleep(time.Millisecond)
+			sc.ask(l)
+		}
+		if _, err := sc.shared.Ask(context.Background(), step.Allow, l.cells(key, remaining(sc.shared, l))); err != nil {
+			t.Fatal(err)
+		}
+		if allowed, err := ask(context.Background(), sc.Leases, l.cells(key, units)); allowed || err != nil {
+			t.Fatal(allowed, err)
+		}
+		if _, answered := sc.Answer(step.Peek, l.cells(key, units), nil); !answered {
+			t.Fatal("there is no pause")
+		}
+		settled := 0
+		sc.next = watched{sc.link, func(mode step.Mode, cells []step.Cell) {
+			settled++
+			for i := range cells {
+				if mode != step.Settle || cells[i].Instant != want[i].Instant || cells[i].Source != want[i].Source {
+					t.Errorf("%d, %+v, not %+v", mode, cells[i], want[i])
+				}
+			}
+		}}
+		if _, err := sc.Leases.Ask(context.Background(), step.Settle, correction); err != nil || settled != 1 {
+			t.Error(err, settled)
 		}
 	})
 }

@@ -151,7 +151,12 @@ func (s *Leases) settle(ctx context.Context, cells []step.Cell) (allowed bool, e
 		case first.Units < 0:
 			done = s.restore(charge, -first.Units)
 		default:
-			done, _ = s.Answer(step.Allow, charge, nil)
+			// About copies: a refusal here is none of the correction, which goes to the store as it is.
+			own := append([]step.Cell(nil), charge...)
+			done, _ = s.Answer(step.Allow, own, nil)
+			if done {
+				copy(charge, own)
+			}
 		}
 		return done
 	})
