@@ -208,9 +208,8 @@ func (d *Decider) decide(
 		}
 		// Whatever may have charged, or has shown that units are free, ends what is remembered of these keys. That
 		// holds for an observer that panics, too: nobody knows how far the question had come.
-		returned := false
+		unchanged := false
 		defer func() {
-			unchanged := returned && err == nil && !allowed && !counted(cells)
 			if !unchanged {
 				d.refusals.add(cells, oneChange)
 			}
@@ -218,8 +217,8 @@ func (d *Decider) decide(
 		allowed, err = d.decideByServer(ctx, mode, cells)
 		if err == nil && !allowed {
 			d.refusals.keep(lookup, cells)
+			unchanged = !countsDenied(cells)
 		}
-		returned = true
 	}
 	if err != nil {
 		return d.decideWithoutServer(ctx, mode, cells, err)
@@ -227,8 +226,8 @@ func (d *Decider) decide(
 	return allowed, nil
 }
 
-// counted reports whether refused attempts count.
-func counted(cells []step.Cell) bool {
+// countsDenied reports whether refused attempts count.
+func countsDenied(cells []step.Cell) bool {
 	for i := range cells {
 		if cells[i].Policy.CountDenied {
 			return true
