@@ -96,7 +96,7 @@ func TestOneServerIsExact(t *testing.T) {
 			w := &walk{scene: sc, rng: rng, alone: memory.New(0), numbers: sets()[rng.IntN(len(sets()))]}
 			w.limiters = limiters(w.numbers, 100)
 			if slices.ContainsFunc(w.numbers, func(m step.Numbers) bool { return m.Kind == step.SlidingWindow && !m.NeverOver }) {
-				w.holds = leaseFor / pauses
+				w.holds = leaseFor / partsOfLife
 			}
 			for i := range 3000 {
 				time.Sleep(time.Duration(rng.ExpFloat64() * float64(3*time.Millisecond)))
@@ -125,7 +125,7 @@ func TestOneServerIsExact(t *testing.T) {
 
 // lull lets time pass. A clock is wrong then: the machine is suspended, or the wall clock is set.
 func (w *walk) lull(suspended bool) {
-	time.Sleep(leaseFor / pauses) // no refusal holds any more
+	time.Sleep(leaseFor / partsOfLife) // no refusal holds any more
 	span := time.Duration(w.rng.IntN(600)) * time.Millisecond
 	if suspended {
 		w.suspended.Add(int64(span))
@@ -141,7 +141,7 @@ func (w *walk) step() {
 	case op < 1: // another plan: what the first has leased goes back meanwhile
 		w.plan = half - w.plan
 		w.both(step.Allow, false, charge{w.plan, 1})
-		time.Sleep(leaseFor / pauses)
+		time.Sleep(leaseFor / partsOfLife)
 	case op < 2:
 		w.both(step.Reset, true, charge{w.plan, 0})
 		w.receipts = nil
@@ -181,7 +181,7 @@ func (w *walk) one(c charge) {
 	known, calls := false, w.link.calls.Load()
 	w.entryOf(w.limiters[c.which], func(e *entry) {
 		now := w.now()
-		known = e.liveUnits(now) >= c.n || e.refusedUnits == c.n && now.monotonic < e.pauseEndByMonotonic
+		known = e.liveUnits(now) >= c.n || e.refusedUnits == c.n && now.monotonic < e.refusalEndByMonotonic
 	})
 	allowed := w.both(step.Allow, true, c)
 	if known && w.link.calls.Load() != calls {
@@ -253,7 +253,7 @@ func (w *walk) compare() {
 	}
 }
 
-// What a lease covers has the fields of a decision, also when it is put back. Two limiters with the policies of one have no part of its lease.
+// What a lease covers has the fields of a decision, also when it is given back. Two limiters with the policies of one have no part of its lease.
 func TestFields(t *testing.T) {
 	play(t, time.Second, func(sc *scene) {
 		l, one := newLimiter("api", fixed(1000, time.Hour), sliding(900, time.Minute, 10)), newLimiter("api", fixed(1000, time.Hour))
@@ -510,7 +510,7 @@ func TestRefusedOnceMore(t *testing.T) {
 
 // A correction that the lease does not cover goes to the store with the instant and the source of its charge, also
 // while as many units are refused.
-func TestSettledDuringAPause(t *testing.T) {
+func TestSettledDuringARefusal(t *testing.T) {
 	play(t, time.Second, func(sc *scene) {
 		l := newLimiter("api", fixed(1000, time.Hour), fixed(100_000, time.Hour)) // the second does not refuse
 		sc.warm(l)
@@ -531,7 +531,7 @@ func TestSettledDuringAPause(t *testing.T) {
 			t.Fatal(allowed, err)
 		}
 		if _, answered := sc.Answer(step.Peek, l.cells(key, units), nil); !answered {
-			t.Fatal("there is no pause")
+			t.Fatal("no refusal holds")
 		}
 		settled := 0
 		sc.next = watched{sc.link, func(mode step.Mode, cells []step.Cell) {
