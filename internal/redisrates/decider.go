@@ -138,8 +138,8 @@ func (d *Decider) Prepare(policies []step.Policy) error {
 		if policy.Constant() {
 			continue
 		}
-		kept := newPolicy(policy, d.script.clock)
-		policy.Attachment = kept
+		attached := newPolicy(policy, d.script.clock)
+		policy.Attachment = attached
 
 		// Without a server, the share of each policy is decided in memory. That it cannot be is told now, and not in an
 		// outage.
@@ -150,7 +150,7 @@ func (d *Decider) Prepare(policies []step.Policy) error {
 		if err != nil {
 			return fmt.Errorf("for FailLocal: policy %q: %w", policy.Name, err)
 		}
-		kept.local = share
+		attached.local = share
 		shares = append(shares, *share)
 	}
 	if len(shares) == 0 {
@@ -172,13 +172,13 @@ func (d *Decider) share(policy *step.Policy) (*step.Policy, error) {
 	return &share, err
 }
 
-// Fresh returns the store without its memory of refusals, for who has one of its own.
-func (d *Decider) Fresh() store.Rates { return fresh{d} }
+// Uncached returns the store without its memory of refusals, for who has one of its own.
+func (d *Decider) Uncached() store.Rates { return uncached{d} }
 
-type fresh struct{ *Decider }
+type uncached struct{ *Decider }
 
-func (f fresh) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
-	return f.decide(ctx, mode, cells, false)
+func (u uncached) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	return u.decide(ctx, mode, cells, false)
 }
 
 // Ask implements [store.Rates]. If the deadline of the context comes before the answer, a charge that was sent may be
