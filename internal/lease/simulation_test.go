@@ -448,6 +448,7 @@ func (sc *schedule) run() (over int64) {
 	for _, s := range sc.servers {
 		_ = s.Close(context.Background())
 	}
+	time.Sleep(10 * time.Second) // for what a call gives back that was under way
 	for which, l := range sc.limiters {
 		if which == log || which == half && len(sc.servers) > 1 {
 			continue
