@@ -63,8 +63,8 @@ type Config struct {
 	// RefusalTTL is the longest time for which a refusal is remembered. 0 means 1 s; a negative value that none is.
 	RefusalTTL time.Duration
 
-	// Lease, if not 0, lets this process charge units of busy keys ahead, for at most that long: 1 ms to 1 min. Then
-	// hot keys are decided in memory, and the limit of the fleet still holds. Only FixedWindow, SlidingWindow and
+	// Lease, if not 0, lets this process charge units of hot keys ahead, for at most that long: 1 ms to 1 min. Then
+	// these keys are decided in memory, and the limit of the fleet still holds. Only FixedWindow, SlidingWindow and
 	// Calendar are leased, without FromFirst and CountDenied. Units that are leased and not used are missing elsewhere
 	// until they are given back.
 	Lease time.Duration
@@ -148,7 +148,7 @@ func New(client redis.UniversalClient, config Config) (*Store, error) {
 	s.backend.Slots = s.slots
 	s.backend.Observer = observer
 	if config.Lease > 0 {
-		s.backend.Leases = lease.New(s.rates, s.rates.Fresh(), config.Lease, config.Timeout)
+		s.backend.Leases = lease.New(s.rates, s.rates.Uncached(), config.Lease, config.Timeout)
 		s.backend.Rates = s.backend.Leases
 	}
 	return s, nil

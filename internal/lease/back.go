@@ -8,6 +8,11 @@ import (
 	"github.com/headgate/headgate/internal/step"
 )
 
+// What a lease has left is given back in two steps: finish ends the lease and returns the units, and send has the store
+// correct its charge. giveBack does the second in the background, also for who holds a lock. returnLease does both, for
+// a decision that waits. Units of a decision that is refused or refunded are given to the lease again by restore, in
+// several.go. If the store forgets the key, forget ends the lease alone. drop, in lease.go, removes the entry.
+
 // start runs a function in the background, unless the store is closed.
 func (s *Leases) start(run func()) bool {
 	s.mu.Lock()
@@ -24,7 +29,7 @@ func (s *Leases) sweepSoon() bool {
 	defer s.mu.Unlock()
 	if !s.closed && !s.sweepPlanned {
 		s.sweepPlanned = true
-		wait := max(min(time.Duration(s.life)/pauses, maxPause), time.Millisecond)
+		wait := max(min(time.Duration(s.life)/partsOfLife, maxLifePart), time.Millisecond)
 		time.AfterFunc(wait, func() {
 			s.start(func() { s.sweep(false) })
 		})
@@ -110,7 +115,7 @@ func (s *Leases) returnLease(ctx context.Context, charge []step.Cell, began inst
 	var back []step.Cell
 	e := sh.entryFor(charge)
 	if e != nil {
-		e.pauseEndByMonotonic = 0
+		e.refusalEndByMonotonic = 0
 		back = e.finish()
 	}
 	sh.mu.Unlock()
@@ -143,7 +148,7 @@ func (s *Leases) forget(cells []step.Cell) {
 		e := sh.find(&cells[i])
 		if e != nil {
 			e.finish()
-			e.pauseEndByMonotonic = 0
+			e.refusalEndByMonotonic = 0
 			e.resets++
 		}
 		sh.mu.Unlock()

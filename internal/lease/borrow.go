@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	minDemand  = 2                     // units in a life
-	roundTrips = 2                     // that a lease must last at least
-	pauses     = 20                    // of a life, a part for which a refusal holds
-	maxPause   = 50 * time.Millisecond // for which it holds at most
+	minDemand   = 2                     // units in a life
+	roundTrips  = 2                     // that a lease must last at least
+	partsOfLife = 20                    // a refusal holds for one of them, and a sweep comes after each
+	maxLifePart = 50 * time.Millisecond // but each is no longer
 )
 
 // A borrow is a call of the store for a charge, and for units to lease.
@@ -29,8 +29,9 @@ type borrow struct {
 	done          chan struct{} // callDone of the entry, if this is the call
 }
 
-// borrow returns what to ask the store for, for a decision that began at an instant. The shard is locked.
-func (s *Leases) borrow(e *entry, began, now instant, n int64) *borrow {
+// newBorrow returns what to ask the store for, for a decision that began at an instant, and makes others wait for it if
+// it leases. The shard is locked.
+func (s *Leases) newBorrow(e *entry, began, now instant, n int64) *borrow {
 	b := &borrow{leases: s, entry: e, store: s.uncached, n: n, resets: e.resets, decisionStart: began}
 	b.extra = s.extra(e, now, n)
 	// Others may give back what they have leased at any time, so refusals are asked for again. After two lives, all
@@ -38,7 +39,6 @@ func (s *Leases) borrow(e *entry, began, now instant, n int64) *borrow {
 	if e.firstRefusalByMonotonic > 0 && now.monotonic-e.firstRefusalByMonotonic > 2*s.life {
 		b.store = s.next
 	}
-	// While this call leases, others wait for it.
 	if b.extra > 0 {
 		b.done = make(chan struct{})
 		e.callDone = b.done
@@ -116,17 +116,24 @@ func (b *borrow) run(ctx context.Context, cells []step.Cell) (allowed bool, err 
 // it.
 func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
 	defer b.end() // also if an observer panics
-	asked := withUnits(cells, b.n+b.extra)
-	sent := b.leases.now()
-	allowed, err = b.store.Ask(ctx, step.Allow, asked)
-	for askedMore := b.extra > 0; err == nil && !allowed && b.n > 0; askedMore = false {
-		if !askedMore && !b.leases.returnLease(ctx, cells, b.decisionStart) {
-			break
-		}
-		b.extra = 0
-		asked = withUnits(cells, b.n)
+	var asked []step.Cell
+	var sent instant
+	askFor := func(extra int64) {
+		b.extra = extra
+		asked = withUnits(cells, b.n+extra)
 		sent = b.leases.now()
 		allowed, err = b.store.Ask(ctx, step.Allow, asked)
+	}
+	refused := func() bool { return err == nil && !allowed && b.n > 0 }
+
+	more := b.extra > 0
+	askFor(b.extra)
+	if more && refused() {
+		askFor(0)
+	}
+	// Once, since others may lease again before the store is asked: a loop might have no end.
+	if refused() && b.leases.returnLease(ctx, cells, b.decisionStart) {
+		askFor(0)
 	}
 	// After an error nobody knows what was charged. It counts until its window has passed.
 	if err == nil {
@@ -173,21 +180,21 @@ func (b *borrow) land(allowed bool, answered []step.Cell, sent instant) {
 			e.firstRefusalByMonotonic = 0
 			b.leases.giveBack(e.addUnits(b.extra, answered, sent, b.leases.life))
 		} else if b.n > 0 {
-			// The pause counts from the sending: the store may have refused right after it.
-			e.pauseEndByMonotonic = sent.monotonic + b.leases.pause(answered)
+			// It holds from the sending: the store may have refused right after it.
+			e.refusalEndByMonotonic = sent.monotonic + b.leases.refusalSpan(answered)
 			e.refusedUnits = b.n
 			e.firstRefusalByMonotonic = cmp.Or(e.firstRefusalByMonotonic, sent.monotonic)
-			e.waitForPause(answered, now)
+			e.waitForRefusalEnd(answered, now)
 		}
 	}
 }
 
-// waitForPause has who was refused wait until the pause is over, too.
-func (e *entry) waitForPause(charge []step.Cell, now instant) {
+// waitForRefusalEnd has who was refused wait until the store is asked again, too.
+func (e *entry) waitForRefusalEnd(charge []step.Cell, now instant) {
 	for i := range charge {
 		cell := &charge[i]
 		if cell.Shortfall > 0 {
-			cell.RetryAfter = max(cell.RetryAfter, (e.pauseEndByMonotonic-now.monotonic)/1000+1)
+			cell.RetryAfter = max(cell.RetryAfter, (e.refusalEndByMonotonic-now.monotonic)/1000+1)
 		}
 	}
 }
@@ -200,7 +207,7 @@ func (e *entry) learn(answered []step.Cell, now, sent instant) {
 	e.readAtStore = answered[0].Instant
 	e.readByMonotonic = now.monotonic
 	e.roundTrip = now.monotonic - sent.monotonic
-	e.pauseEndByMonotonic = 0
+	e.refusalEndByMonotonic = 0
 	// What the lease has is added when the reading is shown: see read.
 	for i := range answered {
 		e.cells[i].Shortfall = answered[i].Shortfall
@@ -234,12 +241,12 @@ func (e *entry) addUnits(units int64, answered []step.Cell, sent instant, life i
 	return back
 }
 
-// pause returns for how long a refusal holds, in nanoseconds: never into the next part of time, where more may be left.
-// In a sliding window, units expire all the time.
-func (s *Leases) pause(charge []step.Cell) int64 {
+// refusalSpan returns for how long a refusal holds, in nanoseconds: never into the next part of time, where more may be
+// left. In a sliding window, units expire all the time.
+func (s *Leases) refusalSpan(charge []step.Cell) int64 {
 	// A microsecond less, as the store's instants are rounded down.
 	instant := charge[0].Instant
-	span := min(s.life/pauses, int64(maxPause), (partEnd(charge, instant)-instant-1)*1000)
+	span := min(s.life/partsOfLife, int64(maxLifePart), (partEnd(charge, instant)-instant-1)*1000)
 	for i := range charge {
 		policy := charge[i].Policy
 		if policy.Kind == step.SlidingWindow {

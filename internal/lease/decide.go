@@ -27,7 +27,8 @@ func (s *Leases) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (al
 	return s.next.Ask(ctx, mode, cells)
 }
 
-// firstCharge returns the first charge: the cells of one limiter and key.
+// firstCharge returns the first charge: the cells of one limiter and key. Policy.Last does not tell where it ends, as a
+// correction has only the cells that change.
 func firstCharge(cells []step.Cell) (charge []step.Cell) {
 	first := &cells[0]
 	n := 1
@@ -38,7 +39,8 @@ func firstCharge(cells []step.Cell) (charge []step.Cell) {
 }
 
 // Answer answers a charge without a call, if it can: if the lease has the units, or the store has refused them a moment
-// ago. The cells stay on the stack of the caller. It makes the receipt, unless that is nil.
+// ago. Several charges match no entry. The cells stay on the stack of the caller. It makes the receipt, unless that is
+// nil.
 func (s *Leases) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt) (allowed, answered bool) {
 	now := s.now() // before the lock, which is then held for a shorter time
 	sh := s.lock(cells)
@@ -67,7 +69,7 @@ func (e *entry) answer(mode step.Mode, charge []step.Cell, now instant) (allowed
 	left := e.liveUnits(now)
 	// Only the number of units that was refused is refused here: fewer may fit.
 	allowed = left > 0 && n <= left
-	if !allowed && (n != e.refusedUnits || now.monotonic >= e.pauseEndByMonotonic) {
+	if !allowed && (n != e.refusedUnits || now.monotonic >= e.refusalEndByMonotonic) {
 		return false, false
 	}
 	if allowed && mode == step.Allow {
@@ -98,7 +100,7 @@ func (e *entry) read(charge []step.Cell, now instant) {
 	}
 }
 
-// repeatRefusal refuses a charge by the policies by which the store last did, and has it wait until the pause is over.
+// repeatRefusal refuses a charge by the policies by which the store last did, and has it wait for the end of that.
 func (e *entry) repeatRefusal(charge []step.Cell, now instant) {
 	for i := range charge {
 		cell := &charge[i]
@@ -109,7 +111,7 @@ func (e *entry) repeatRefusal(charge []step.Cell, now instant) {
 			cell.RetryAfter = shorter(last.RetryAfter, e.sinceAnswer(now))
 		}
 	}
-	e.waitForPause(charge, now)
+	e.waitForRefusalEnd(charge, now)
 }
 
 // sinceAnswer returns the time since the latest answer of the store, in microseconds.
@@ -140,7 +142,7 @@ func (s *Leases) decide(ctx context.Context, charge []step.Cell) (allowed bool, 
 		// Whoever has waited once for a call of another asks now: the next call may leave nothing over for it, either.
 		call := e.callDone
 		if call == nil || waited {
-			b := s.borrow(e, began, now, charge[0].Units)
+			b := s.newBorrow(e, began, now, charge[0].Units)
 			sh.mu.Unlock()
 			return b.run(s.within(ctx, began), charge)
 		}

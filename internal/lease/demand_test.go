@@ -44,14 +44,14 @@ func (r result) part(n int64) float64 { return 100 * float64(n) / float64(r.aske
 
 // serve lets the servers decide, with leases or without. Open opens the way of one to the shared store, with and without
 // a memory of refusals, and counts its calls.
-func (ld load) serve(t testing.TB, leased bool, open func() (next, fresh store.Rates, calls *atomic.Int64)) result {
+func (ld load) serve(t testing.TB, leased bool, open func() (next, uncached store.Rates, calls *atomic.Int64)) result {
 	t.Helper()
 	began := time.Now()
 	var asked, admitted, calls atomic.Int64
 	var done sync.WaitGroup
 	for i := range 4 {
-		next, fresh, called := open()
-		s := New(next, fresh, time.Second, time.Second)
+		next, uncached, called := open()
+		s := New(next, uncached, time.Second, time.Second)
 		defer s.Close(context.Background())
 		var limiters []limiter
 		for j, m := range ld.rules {
@@ -106,7 +106,7 @@ func (ld load) inBubble(t *testing.T) (share float64, plain, leased result) {
 	for _, r := range []*result{&plain, &leased} {
 		synctest.Test(t, func(t *testing.T) {
 			shared := memory.New(0)
-			*r = ld.serve(t, r == &leased, func() (next, fresh store.Rates, calls *atomic.Int64) {
+			*r = ld.serve(t, r == &leased, func() (next, uncached store.Rates, calls *atomic.Int64) {
 				l := newLink(shared)
 				l.slow.Store(int64(*demandTrip / 2))
 				return l, l, &l.calls
@@ -183,7 +183,7 @@ func BenchmarkRedis(b *testing.B) {
 					address := redistest.Start(b).Addr()
 					start := time.Until(time.Now().Truncate(time.Second).Add(3 * time.Second))
 					ld := load{[]step.Numbers{tenant, user}[:rates], factor, false, 8, start, 3 * time.Second}
-					r := ld.serve(b, leased, func() (next, fresh store.Rates, calls *atomic.Int64) { return overRedis(b, address) })
+					r := ld.serve(b, leased, func() (next, uncached store.Rates, calls *atomic.Int64) { return overRedis(b, address) })
 					b.ReportMetric(0, "ns/op")
 					b.ReportMetric(100*float64(r.admitted)/6000, "%admitted")
 					b.ReportMetric(10*r.part(r.calls), "calls/1000")
@@ -193,7 +193,7 @@ func BenchmarkRedis(b *testing.B) {
 	}
 }
 
-func overRedis(b *testing.B, address string) (next, fresh store.Rates, calls *atomic.Int64) {
+func overRedis(b *testing.B, address string) (next, uncached store.Rates, calls *atomic.Int64) {
 	b.Helper()
 	client := redis.NewClient(&redis.Options{Addr: address, ContextTimeoutEnabled: true, MaxRetries: -1})
 	b.Cleanup(func() { _ = client.Close() })
@@ -205,5 +205,5 @@ func overRedis(b *testing.B, address string) (next, fresh store.Rates, calls *at
 	if err != nil {
 		b.Fatal(err)
 	}
-	return s, s.Fresh(), calls
+	return s, s.Uncached(), calls
 }

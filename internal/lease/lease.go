@@ -44,7 +44,7 @@ type Leases struct {
 	clock    func() instant // for tests
 
 	bytes     atomic.Int64                 // of entries, about
-	askedOnce [1 << seenBits]atomic.Uint64 // keys that were asked for in this life or the last
+	askedOnce [1 << seenBits]atomic.Uint64 // keys that were asked for in this epoch or the last: see askedBefore
 	shards    [shards]shard
 
 	mu           sync.Mutex // may be locked after a shard, not before
@@ -93,8 +93,8 @@ func (s *Leases) now() instant {
 
 // An entry is what is known of a busy key of a limiter. The policies of a limiter are charged and leased together.
 //
-// Three clocks show its instants: that of the store, in microseconds, as in cells; and the monotonic one of this
-// process, or that and the one on its wall, in nanoseconds.
+// The end of a name says which clock that is: AtStore, the store's, in microseconds, as in cells; ByMonotonic, the
+// monotonic one of this process, in nanoseconds; Here, that and the one on its wall.
 type entry struct {
 	// The lease: units that the store has charged to one part of time. It is over as soon as a clock here says so.
 	units          int64
@@ -102,15 +102,15 @@ type entry struct {
 	partEndAtStore int64
 	endsHere       instant
 
-	// The latest answer of the store, to which readings here are added up.
+	// The key and its policies, with the latest answer of the store, to which readings here are added up.
 	cells           []step.Cell
 	readAtStore     int64 // 0: it has not answered yet
 	readByMonotonic int64 // when that came
 	roundTrip       int64 // how long that took, in nanoseconds
 
-	// The latest refusal: until the pause ends, so many units are refused here.
+	// The latest refusal: until it ends, so many units are refused here, and the store is not asked.
 	refusedUnits            int64
-	pauseEndByMonotonic     int64
+	refusalEndByMonotonic   int64
 	firstRefusalByMonotonic int64 // since the store last admitted something; 0: none
 
 	callDone chan struct{} // closed when the call has ended that leases units; nil: there is none
@@ -218,16 +218,15 @@ func (s *Leases) busyEntry(sh *shard, charge []step.Cell, now instant) *entry {
 	return e
 }
 
-// drop removes an entry.
 func (s *Leases) drop(sh *shard, e *entry) {
 	delete(sh.entries, entryKey(&e.cells[0]))
 	s.bytes.Add(-e.size())
 }
 
-// askedBefore reports whether a key was asked for in this life of a lease or the one before, and notes that it is: keys
-// that are not busy have no entries. Keys with equal hashes share a place.
+// askedBefore reports whether a key was asked for in this epoch or the one before, and notes that it is: keys that are
+// not busy have no entries. An epoch lasts as long as a lease may. Keys with equal hashes share a place.
 func (s *Leases) askedBefore(cell *step.Cell, now instant) bool {
-	// A place has the upper bits of the latest key, and in the lower ones the life in which that was asked for.
+	// A place has the upper bits of the latest key, and in the lower ones the epoch in which that was asked for.
 	const epochs = 0xff
 	key := entryKey(cell) | epochs
 	epoch := uint64(now.monotonic/s.life) & epochs

@@ -12,6 +12,7 @@ import (
 
 	"github.com/headgate/headgate/internal/memory"
 	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 	"github.com/headgate/headgate/internal/storetest"
 )
 
@@ -95,7 +96,7 @@ func TestOneServerIsExact(t *testing.T) {
 			w := &walk{scene: sc, rng: rng, alone: memory.New(0), numbers: sets()[rng.IntN(len(sets()))]}
 			w.limiters = limiters(w.numbers, 100)
 			if slices.ContainsFunc(w.numbers, func(m step.Numbers) bool { return m.Kind == step.SlidingWindow && !m.NeverOver }) {
-				w.holds = leaseFor / pauses
+				w.holds = leaseFor / partsOfLife
 			}
 			for i := range 3000 {
 				time.Sleep(time.Duration(rng.ExpFloat64() * float64(3*time.Millisecond)))
@@ -124,7 +125,7 @@ func TestOneServerIsExact(t *testing.T) {
 
 // lull lets time pass. A clock is wrong then: the machine is suspended, or the wall clock is set.
 func (w *walk) lull(suspended bool) {
-	time.Sleep(leaseFor / pauses) // no refusal holds any more
+	time.Sleep(leaseFor / partsOfLife) // no refusal holds any more
 	span := time.Duration(w.rng.IntN(600)) * time.Millisecond
 	if suspended {
 		w.suspended.Add(int64(span))
@@ -140,7 +141,7 @@ func (w *walk) step() {
 	case op < 1: // another plan: what the first has leased goes back meanwhile
 		w.plan = half - w.plan
 		w.both(step.Allow, false, charge{w.plan, 1})
-		time.Sleep(leaseFor / pauses)
+		time.Sleep(leaseFor / partsOfLife)
 	case op < 2:
 		w.both(step.Reset, true, charge{w.plan, 0})
 		w.receipts = nil
@@ -180,7 +181,7 @@ func (w *walk) one(c charge) {
 	known, calls := false, w.link.calls.Load()
 	w.entryOf(w.limiters[c.which], func(e *entry) {
 		now := w.now()
-		known = e.liveUnits(now) >= c.n || e.refusedUnits == c.n && now.monotonic < e.pauseEndByMonotonic
+		known = e.liveUnits(now) >= c.n || e.refusedUnits == c.n && now.monotonic < e.refusalEndByMonotonic
 	})
 	allowed := w.both(step.Allow, true, c)
 	if known && w.link.calls.Load() != calls {
@@ -252,7 +253,7 @@ func (w *walk) compare() {
 	}
 }
 
-// What a lease covers has the fields of a decision, also when it is put back. Two limiters with the policies of one have no part of its lease.
+// What a lease covers has the fields of a decision, also when it is given back. Two limiters with the policies of one have no part of its lease.
 func TestFields(t *testing.T) {
 	play(t, time.Second, func(sc *scene) {
 		l, one := newLimiter("api", fixed(1000, time.Hour), sliding(900, time.Minute, 10)), newLimiter("api", fixed(1000, time.Hour))
@@ -468,6 +469,81 @@ func TestGivingBackSharesTheTimeout(t *testing.T) {
 		}
 		if took := time.Since(start); took > 100*time.Millisecond+160*time.Millisecond {
 			t.Errorf("it took %v", took) // the store here has no Timeout of its own
+		}
+	})
+}
+
+// A watched store calls a function before each question.
+type watched struct {
+	store.Rates
+
+	before func(mode step.Mode, cells []step.Cell)
+}
+
+func (s watched) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	s.before(mode, cells)
+	return s.Rates.Ask(ctx, mode, cells)
+}
+
+// A charge that the store refuses gives the lease back and is asked for once more, whatever others lease meanwhile.
+func TestRefusedOnceMore(t *testing.T) {
+	play(t, time.Second, func(sc *scene) {
+		l := newLimiter("api", fixed(1000, time.Hour))
+		sc.warm(l)
+		const units = 900
+		asked := 0
+		sc.uncached = watched{sc.link, func(mode step.Mode, cells []step.Cell) {
+			if mode != step.Allow || cells[0].Units != units {
+				return
+			}
+			asked++
+			for i := 0; i < 100 && sc.left(l) == 0; i++ {
+				_, _ = ask(context.Background(), sc.Leases, l.cells(key, 1))
+			}
+		}}
+		allowed, err := sc.Leases.Ask(context.Background(), step.Allow, l.cells(key, units))
+		if allowed || err != nil || asked != 2 {
+			t.Errorf("%v, %v, asked for %d times", allowed, err, asked)
+		}
+	})
+}
+
+// A correction that the lease does not cover goes to the store with the instant and the source of its charge, also
+// while as many units are refused.
+func TestSettledDuringARefusal(t *testing.T) {
+	play(t, time.Second, func(sc *scene) {
+		l := newLimiter("api", fixed(1000, time.Hour), fixed(100_000, time.Hour)) // the second does not refuse
+		sc.warm(l)
+		const units = 5
+		correction := sc.ask(l)
+		for i := range correction {
+			correction[i].Units = units
+		}
+		want := slices.Clone(correction)
+		for sc.left(l) > 0 {
+			time.Sleep(time.Millisecond)
+			sc.ask(l)
+		}
+		if _, err := sc.shared.Ask(context.Background(), step.Allow, l.cells(key, remaining(sc.shared, l))); err != nil {
+			t.Fatal(err)
+		}
+		if allowed, err := ask(context.Background(), sc.Leases, l.cells(key, units)); allowed || err != nil {
+			t.Fatal(allowed, err)
+		}
+		if _, answered := sc.Answer(step.Peek, l.cells(key, units), nil); !answered {
+			t.Fatal("no refusal holds")
+		}
+		settled := 0
+		sc.next = watched{sc.link, func(mode step.Mode, cells []step.Cell) {
+			settled++
+			for i := range cells {
+				if mode != step.Settle || cells[i].Instant != want[i].Instant || cells[i].Source != want[i].Source {
+					t.Errorf("%d, %+v, not %+v", mode, cells[i], want[i])
+				}
+			}
+		}}
+		if _, err := sc.Leases.Ask(context.Background(), step.Settle, correction); err != nil || settled != 1 {
+			t.Error(err, settled)
 		}
 	})
 }

@@ -36,7 +36,7 @@ func (s *Leases) askForOthers(
 }
 
 // together decides about several charges. It spends what leases have, and asks the store for the others in one
-// question. If that is refused, it puts back what it spent. It waits for no call of others. A peek spends nothing.
+// question. If that is refused, it gives back what it spent. It waits for no call of others. A peek spends nothing.
 func (s *Leases) together(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	var spent [][]step.Cell
 	defer func() { // also if an observer panics: then it is not allowed
@@ -80,12 +80,12 @@ func (s *Leases) isBusy(charge []step.Cell, allowed bool, sent instant) bool {
 		return false
 	}
 	e.demand.add(now.monotonic, s.life, charge[0].Units)
-	// All charges pause, also those that would have fitted: the same question would be refused again.
+	// All charges wait, also those that would have fitted: the same question would be refused again.
 	if !allowed {
-		e.pauseEndByMonotonic = now.monotonic + s.pause(charge)
+		e.refusalEndByMonotonic = now.monotonic + s.refusalSpan(charge)
 		e.refusedUnits = -1 // of no other question
 	}
-	if now.monotonic < e.pauseEndByMonotonic || charge[0].Source != step.SourceStore {
+	if now.monotonic < e.refusalEndByMonotonic || charge[0].Source != step.SourceStore {
 		return false
 	}
 	e.learn(charge, now, sent)
@@ -103,7 +103,7 @@ func (s *Leases) leaseBeside(charge []step.Cell) {
 	}
 	// Of no units itself: what it is answered is all leased.
 	now := s.now()
-	b := s.borrow(e, now, now, 0)
+	b := s.newBorrow(e, now, now, 0)
 	cells := withUnits(e.cells, 0)
 	run := func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -115,7 +115,8 @@ func (s *Leases) leaseBeside(charge []step.Cell) {
 	}
 }
 
-// restore puts units that the store counts in the same part of time into a lease that is not over.
+// restore gives units back to a lease that is not over, if the store counts them in the same part of time. It reports
+// whether it did.
 func (s *Leases) restore(charge []step.Cell, n int64) bool {
 	now := s.now()
 	sh := s.lock(charge)
@@ -124,7 +125,7 @@ func (s *Leases) restore(charge []step.Cell, n int64) bool {
 	if e == nil {
 		return false
 	}
-	e.pauseEndByMonotonic = 0 // also under another plan
+	e.refusalEndByMonotonic = 0 // also under another plan
 	chargedAt := charge[0].Instant
 	samePart := e.chargedAtStore <= chargedAt && chargedAt < e.partEndAtStore
 	if !samePart || !e.live(now) || !e.isFor(charge) {
@@ -151,7 +152,12 @@ func (s *Leases) settle(ctx context.Context, cells []step.Cell) (allowed bool, e
 		case first.Units < 0:
 			done = s.restore(charge, -first.Units)
 		default:
-			done, _ = s.Answer(step.Allow, charge, nil)
+			// About copies: a refusal here is none of the correction, which goes to the store as it is.
+			own := append([]step.Cell(nil), charge...)
+			done, _ = s.Answer(step.Allow, own, nil)
+			if done {
+				copy(charge, own)
+			}
 		}
 		return done
 	})

@@ -239,12 +239,12 @@ func remaining(s store.Rates, l limiter) int64 {
 const leaseFor = 200 * time.Millisecond
 
 // because notes a refusal of charges by a server that was asked at that time, and whether the store has refused to it as
-// many units: now, or a pause ago. Several charges are refused by the store only, now.
+// many units: now, or as long ago as a refusal holds. Several charges are refused by the store only, now.
 func (sc *schedule) because(s *server, asked time.Time, cells []step.Cell, called bool) {
 	s.link.mu.Lock()
 	last := s.link.refused[step.Cell{Policy: cells[0].Policy, Units: cells[0].Units}]
 	s.link.mu.Unlock()
-	since := asked.Add(-leaseFor/pauses - time.Millisecond - time.Duration(s.suspended.Load()))
+	since := asked.Add(-leaseFor/partsOfLife - time.Millisecond - time.Duration(s.suspended.Load()))
 	if last.Before(since) && (!called || cells[len(cells)-1].Policy.Limiter == cells[0].Policy.Limiter) {
 		sc.mu.Lock()
 		defer sc.mu.Unlock()
@@ -448,6 +448,7 @@ func (sc *schedule) run() (over int64) {
 	for _, s := range sc.servers {
 		_ = s.Close(context.Background())
 	}
+	time.Sleep(10 * time.Second) // for what a call gives back that was under way
 	for which, l := range sc.limiters {
 		if which == log || which == half && len(sc.servers) > 1 {
 			continue

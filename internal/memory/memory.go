@@ -89,7 +89,7 @@ func (s *States) Ask(_ context.Context, mode step.Mode, cells []step.Cell) (allo
 	return s.Answer(mode, cells, &receipt), nil
 }
 
-// Answer is Ask without what it does not need. It also makes the receipt of a charge.
+// Answer is Ask without a context and an error, and it makes the receipt of a charge.
 func (s *States) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receipt) (allowed bool) {
 	now := s.now() // before the lock, which is then held for a shorter time
 	first := s.shard(&cells[0])
@@ -108,7 +108,7 @@ func (s *States) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receip
 	}
 	allowed = true
 	if mode < step.Settle {
-		// All but the last are asked. That takes if they admit, and then they do, if it did.
+		// First all but the last are asked. Then the last takes if they admit, and the others take if it did.
 		last := len(cells) - 1
 		for i := range cells[:last] {
 			cell := &cells[i]
@@ -154,7 +154,8 @@ func (sh *shard) wait() {
 	sh.mu.Lock()
 }
 
-// after returns the number of the shard that is locked after another: in their order, which prevents deadlocks.
+// after returns the number of the shard that is locked after another: in their order, which prevents deadlocks. The
+// number shards is before the first, and behind the last.
 func after(number uint64, cells []step.Cell) (next uint64) {
 	next = shards
 	for i := range cells {

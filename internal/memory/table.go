@@ -43,9 +43,10 @@ type entry struct {
 	waitUntil uint32   // the coarse instant until which no unit is left or, with the bit refused, a charge is refused
 }
 
+// Each is the lowest bit of a field of its own.
 const (
-	long    = 1 // the state is in table.longStates
-	refused = 1
+	long    = 1 // of the tag: the state is in table.longStates
+	refused = 1 // of waitUntil
 )
 
 const (
@@ -297,7 +298,8 @@ func (t *table) admits(cell *step.Cell, now int64) bool {
 // take charges a cell if it admits the units and all others do, and reports whether all admit.
 func (t *table) take(cell *step.Cell, now int64, mode step.Mode, others bool) (allowed bool) {
 	e := t.find(cell)
-	if e == nil && cell.Changes(mode, others) { // a key without a state admits all that is asked for
+	// A key without a state admits the units: no store is asked for what neverFits (internal/backend).
+	if e == nil && cell.Changes(mode, others) {
 		e = t.insert(cell, now)
 	}
 	state := t.state(e)

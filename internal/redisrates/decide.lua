@@ -7,8 +7,8 @@
 -- to 8; and 0 if its numbers are those of the last cell with this register. Else eight numbers of 7 bytes follow, and the
 -- units of a level in digits, of which the byte is 1 more than their number. The numbers, and the values, are:
 --
---   1 level    numbers: a time, and how many ticks it has; the step; units; limit; how far a level may be ahead of the
---              clock; grid of lives; 1 if denied units count
+--   1 level    numbers: a time, and how many ticks it has (their ratio); the step; units (cost); limit (full); how far a
+--              level may be ahead of the clock (ahead); grid of lives; 1 if denied units count (counted)
 --              value: what the clock shows when nothing is used any more, in decimal digits
 --              The clock advances by the step with each tick. A bucket has short ticks, so its level falls steadily. A
 --              window of the clock is one tick, so its level falls at once. Of a calendar, whose borders the script does not
@@ -22,11 +22,11 @@
 -- A value is written anew, with a life, if it is not there, or if its state ends in another cell of the grid than
 -- before. It lives until that cell ends. So most charges change the value in place.
 --
--- The reply is the instant, and for each cell a byte: 1 if the cell admits the units, and 2 if the question is allowed.
--- Then comes the value before, in 16 digits if it is a level; or 4 is added to the byte if there was none. Of a log it is
--- how many units count, and the instants that must expire until one more fits, until all are free, and until the units
--- fit; and if denied units count, the same again after that. The byte 8 alone is a value that no such cell has: the question
--- changes nothing.
+-- The reply is the instant, and for each cell a byte: 1 if it admits the units, and 2 if the question is allowed. Then comes
+-- the value before, in 16 digits if it is a level; or 4 is added if there was none: then what is asked fits, as core asks for
+-- no more than the limit. Of a log it is how many units count, and the instants that must expire until one more fits, until
+-- all are free, and until the units fit; and if denied units count, the same again after that. The byte 8 alone is a value
+-- that no such cell has: the question changes nothing.
 
 local byte, format, read, pack, call, get = string.byte, string.format, struct.unpack, struct.pack, redis.call, redis.pcall
 local floor, max, min, type, unpack = math.floor, math.max, math.min, type, unpack
@@ -36,41 +36,41 @@ local time = not now and call('TIME')
 now = time and time[1] * 1000000 + time[2] or tonumber(now)
 
 local registers = {nil, nil, nil, nil, nil, nil, nil, nil} -- the numbers of each
-local out, place, at = {pack('>I7', now), nil, nil}, 2, 1
-local told, tick, step, cost, full, ahead, grid, counted, text, ends, _ -- the numbers of the latest level
+local out, place, offset = {pack('>I7', now), nil, nil}, 2, 1
+local unpacked, ratio, step, cost, full, ahead, grid, counted, digits, ends, _ -- the numbers of the latest level
 local waiting, n, fits = nil, 0, true -- cells of a question that has several; whether all admit it, or nil: it fails
 for i = 1, #KEYS do
-  local key, algorithm, ask, more, register, fresh = KEYS[i], byte(cells, at, at + 4)
-  at = at + 5
+  local key, algorithm, ask, more, register, fresh = KEYS[i], byte(cells, offset, offset + 4)
+  offset = offset + 5
   local numbers = registers[register]
   if fresh > 0 then
-    numbers = {read('>I7I7I7I7I7I7I7I7', cells, at)}
-    registers[register], at = numbers, at + 55 + fresh
-    if algorithm == 1 then -- of a bucket, ticks in a microsecond; of a window, microseconds in its tick
+    numbers = {read('>I7I7I7I7I7I7I7I7', cells, offset)}
+    registers[register], offset = numbers, offset + 55 + fresh -- 56 bytes, and fresh - 1 digits
+    if algorithm == 1 then -- the ratio: of a bucket, ticks in a microsecond; of a window, microseconds in its tick
       if numbers[3] == 1 then
         numbers[1] = numbers[2] / numbers[1]
       elseif numbers[1] == 0 then
         -- A calendar: as if its windows were so long that now is in the middle of the one that it is in. If now is in none
         -- of the two, the tenth number is false, and else when a value may end: a day after its window.
-        local _, number, step, _, _, first, ends, last = unpack(numbers)
-        local known = first <= now and now < last
-        if now >= ends then number, ends = number + 1, last end
-        numbers[1], numbers[6], numbers[7], numbers[8] = now / (number + 0.5), step - 1, step, 0
-        numbers[10] = known and ends + 86400000000
+        local _, number, tickStep, _, _, first, border, third = unpack(numbers)
+        local known = first <= now and now < third
+        if now >= border then number, border = number + 1, third end
+        numbers[1], numbers[6], numbers[7], numbers[8] = now / (number + 0.5), tickStep - 1, tickStep, 0
+        numbers[10] = known and border + 86400000000
       end
-      numbers[9] = string.sub(cells, at - fresh + 1, at - 1)
+      numbers[9] = string.sub(cells, offset - fresh + 1, offset - 1)
     end
   end
-  local v = get('GET', key)
+  local v = get('GET', key) -- a string, false, or {err = ...}, of which # is 0: no algorithm finds that sound
   -- What is written if the question is allowed, and if it is refused; false is nothing. With a life, in milliseconds,
   -- it is the value. Without one it is what changes, and the value lives as long as before.
-  local admitted, charged, denied, life, answer, sound = false, false, false, false, v, true
+  local admitted, onAdmitted, onRefused, life, answer, sound = false, false, false, false, v, true
 
   if algorithm == 1 then
-    if numbers ~= told then
-      told, tick, _, step, cost, full, ahead, grid, counted, text, ends = numbers, unpack(numbers)
+    if numbers ~= unpacked then
+      unpacked, ratio, _, step, cost, full, ahead, grid, counted, digits, ends = numbers, unpack(numbers)
     end
-    local ticks, used, kept = step == 1 and now * tick or now / tick, 0, false
+    local ticks, used, kept = step == 1 and now * ratio or now / ratio, 0, false
     local clock = (ticks - ticks % 1) * step
     if ends == false then v = {err = 'WRONGTYPE'} end -- of a calendar: now is in a window that the client does not know
     if v then
@@ -79,7 +79,7 @@ for i = 1, #KEYS do
         used = 0
       elseif used > ahead and (step == 1 or used >= 2 * step) then -- the clock was ahead: nothing is left as of now
         used = max(full, used % step)
-        denied = format('%d', clock + used)
+        onRefused = format('%d', clock + used)
       else
         if used > ahead then clock, used = clock + step, used - step end -- a window that has begun has begun
         kept = counted == 0 and (clock + used) % grid + cost < grid
@@ -91,12 +91,12 @@ for i = 1, #KEYS do
     end
     admitted = used + cost <= full
     if kept then
-      charged = admitted and text
-    elseif admitted or denied or counted == 1 then
-      local last = ends or step == 1 and (clock + used + cost + grid) / tick or (clock + used + cost + grid) / step * tick
+      onAdmitted = admitted and digits
+    elseif admitted or onRefused or counted == 1 then
+      local last = ends or step == 1 and (clock + used + cost + grid) / ratio or (clock + used + cost + grid) / step * ratio
       life = format('%d', floor((last - now) / 1000) + 1000)
-      if admitted then charged = format('%d', clock + used + cost) end
-      if counted == 1 then denied = format('%d', clock + max(used, min(used + cost, full))) end
+      if admitted then onAdmitted = format('%d', clock + used + cost) end
+      if counted == 1 then onRefused = format('%d', clock + max(used, min(used + cost, full))) end
     end
 
   elseif algorithm == 2 then
@@ -105,23 +105,23 @@ for i = 1, #KEYS do
     local start, sum, count, old, behind = now, 0, 0, 0, nil -- behind: the counts that are not the newest
     if first == 0 then start = now - now % span end
     if v then
-      local from, full, newest = 1, 0, 0
-      if #v == 14 + 7 * counts then from, full, newest = read('>I7I7I7', v) end
+      local from, total, newest = 1, 0, 0
+      if #v == 14 + 7 * counts then from, total, newest = read('>I7I7I7', v) end
       local age = now - from
       local aligned = first == 1 or from % span == 0
-      if from == 1 or not aligned or newest > full or full > 9007199254740991 or from > 9007199254740991 then
+      if from == 1 or not aligned or newest > total or total > 9007199254740991 or from > 9007199254740991 then
         sound = false
       elseif age < -counts * span then -- the clock was ahead: nothing is left as of now
-        if trail > 0 then full = full + read('>I7', v, 8 + 7 * counts) end
-        sum = max(full, limit)
+        if trail > 0 then total = total + read('>I7', v, 8 + 7 * counts) end
+        sum = max(total, limit)
         count = sum
-        denied = pack('>I7I7I7', start, sum, count) .. string.rep('\0', 7 * counts - 7)
+        onRefused = pack('>I7I7I7', start, sum, count) .. string.rep('\0', 7 * counts - 7)
       elseif age < span then
-        start, sum, count, behind = from, full, newest, false
+        start, sum, count, behind = from, total, newest, false
         if trail > 0 then old = read('>I7', v, 15 + 7 * inner) end
       elseif age < counts * span then
         local passed = floor(age / span)
-        start, sum = from + passed * span, full
+        start, sum = from + passed * span, total
         for k = inner - passed, inner - 1 do sum = sum - read('>I7', v, 15 + 7 * k) end
         sound = sum >= 0
         old = read('>I7', v, 15 + 7 * (inner - passed))
@@ -133,19 +133,19 @@ for i = 1, #KEYS do
     admitted = room >= 0 and old * inside <= room * span
     local added = most > 0 and max(min(units, most - count, 9007199254740991 - sum), 0)
     if behind == false then -- the sum and the newest count change
-      if admitted then charged = pack('>I7I7', sum + units, count + units) end
-      if added then denied = pack('>I7I7', sum + added, count + added) end
-    elseif admitted or added or denied then
+      if admitted then onAdmitted = pack('>I7I7', sum + units, count + units) end
+      if added then onRefused = pack('>I7I7', sum + added, count + added) end
+    elseif admitted or added or onRefused then
       behind = behind or string.rep('\0', 7 * counts - 7)
       life = format('%d', floor((start + counts * span - now) / 1000) + 1000)
-      if admitted then charged = pack('>I7I7I7', start, sum + units, count + units) .. behind end
-      if added then denied = pack('>I7I7I7', start, sum + added, count + added) .. behind end
+      if admitted then onAdmitted = pack('>I7I7I7', start, sum + units, count + units) .. behind end
+      if added then onRefused = pack('>I7I7I7', start, sum + added, count + added) .. behind end
     end
 
   elseif algorithm == 3 then
     local units, limit, period, grid, counted = unpack(numbers)
-    -- tell returns what the reply says of a log.
-    local function tell(log)
+    -- summarize returns what the reply says of a log.
+    local function summarize(log)
       local live, next, last, wait = #log / 7, 0, 0, 0
       if live > 0 then
         local over = live + units - limit
@@ -176,7 +176,7 @@ for i = 1, #KEYS do
         if latest - now > period then -- the clock was ahead: nothing is left as of now
           live, gone, latest, kept = max(live, limit), 0, now, false
           v = string.rep(pack('>I7', now), live)
-          denied = v
+          onRefused = v
         end
       else
         live, sound = 0, false
@@ -186,15 +186,15 @@ for i = 1, #KEYS do
     local log = live == 0 and '' or gone == 0 and v or string.sub(v, 7 * gone + 1)
     local added = (admitted or counted == 1) and string.rep(pack('>I7', latest), min(units, 1024))
     if kept then
-      charged = admitted and added
-    elseif added or denied then
+      onAdmitted = admitted and added
+    elseif added or onRefused then
       life = format('%d', floor((latest - now + period + grid) / 1000) + 1000)
-      if admitted then charged = log .. added end
-      if counted == 1 then denied = string.sub(log .. added, -7168) end
+      if admitted then onAdmitted = log .. added end
+      if counted == 1 then onRefused = string.sub(log .. added, -7168) end
     end
     if v then
-      answer = tell(log)
-      if counted == 1 then answer = answer .. tell(denied) end
+      answer = summarize(log)
+      if counted == 1 then answer = answer .. summarize(onRefused) end
     end
 
   else
@@ -207,18 +207,18 @@ for i = 1, #KEYS do
   elseif fits then
     fits = admitted
   end
-  if ask == 1 then charged, denied = false, false end
+  if ask == 1 then onAdmitted, onRefused = false, false end
   if more == 1 then
     waiting = waiting or {}
     waiting[n + 1], waiting[n + 2], waiting[n + 3], waiting[n + 4], waiting[n + 5], waiting[n + 6], waiting[n + 7] =
-      key, algorithm, admitted, charged, denied, life, answer
+      key, algorithm, admitted, onAdmitted, onRefused, life, answer
     n = n + 7
   else -- all cells of the question were asked
-    local k, at = n, place + 2 * n / 7
-    place = at + 2
+    local k, index = n, place + 2 * n / 7
+    place = index + 2
     repeat
-      local change, failed = denied, fits == nil
-      if fits then change = charged end
+      local change, failed = onRefused, fits == nil
+      if fits then change = onAdmitted end
       if not change or failed then -- nothing
       elseif life then
         call('SET', key, change, 'PX', life)
@@ -235,10 +235,10 @@ for i = 1, #KEYS do
       else
         error('headgate: no algorithm ' .. algorithm)
       end
-      out[at] = failed and '\8' or answer and (fits and '\3' or admitted and '\1' or '\0') or fits and '\7' or '\5'
-      out[at + 1] = not failed and answer or ''
-      k, at = k - 7, at - 2
-      if k >= 0 then key, algorithm, admitted, charged, denied, life, answer = unpack(waiting, k + 1, k + 7) end
+      out[index] = failed and '\8' or answer and (fits and '\3' or admitted and '\1' or '\0') or fits and '\7' or '\5'
+      out[index + 1] = not failed and answer or ''
+      k, index = k - 7, index - 2
+      if k >= 0 then key, algorithm, admitted, onAdmitted, onRefused, life, answer = unpack(waiting, k + 1, k + 7) end
     until k < 0
     n, fits = 0, true
   end

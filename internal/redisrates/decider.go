@@ -138,8 +138,8 @@ func (d *Decider) Prepare(policies []step.Policy) error {
 		if policy.Constant() {
 			continue
 		}
-		kept := newPolicy(policy, d.script.clock)
-		policy.Attachment = kept
+		attached := newPolicy(policy, d.script.clock)
+		policy.Attachment = attached
 
 		// Without a server, the share of each policy is decided in memory. That it cannot be is told now, and not in an
 		// outage.
@@ -150,7 +150,7 @@ func (d *Decider) Prepare(policies []step.Policy) error {
 		if err != nil {
 			return fmt.Errorf("for FailLocal: policy %q: %w", policy.Name, err)
 		}
-		kept.local = share
+		attached.local = share
 		shares = append(shares, *share)
 	}
 	if len(shares) == 0 {
@@ -172,13 +172,13 @@ func (d *Decider) share(policy *step.Policy) (*step.Policy, error) {
 	return &share, err
 }
 
-// Fresh returns the store without its memory of refusals, for who has one of its own.
-func (d *Decider) Fresh() store.Rates { return fresh{d} }
+// Uncached returns the store without its memory of refusals, for who has one of its own.
+func (d *Decider) Uncached() store.Rates { return uncached{d} }
 
-type fresh struct{ *Decider }
+type uncached struct{ *Decider }
 
-func (f fresh) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
-	return f.decide(ctx, mode, cells, false)
+func (u uncached) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	return u.decide(ctx, mode, cells, false)
 }
 
 // Ask implements [store.Rates]. If the deadline of the context comes before the answer, a charge that was sent may be
@@ -208,9 +208,8 @@ func (d *Decider) decide(
 		}
 		// Whatever may have charged, or has shown that units are free, ends what is remembered of these keys. That
 		// holds for an observer that panics, too: nobody knows how far the question had come.
-		returned := false
+		unchanged := false
 		defer func() {
-			unchanged := returned && err == nil && !allowed && !counted(cells)
 			if !unchanged {
 				d.refusals.add(cells, oneChange)
 			}
@@ -218,8 +217,8 @@ func (d *Decider) decide(
 		allowed, err = d.decideByServer(ctx, mode, cells)
 		if err == nil && !allowed {
 			d.refusals.keep(lookup, cells)
+			unchanged = !countsDenied(cells)
 		}
-		returned = true
 	}
 	if err != nil {
 		return d.decideWithoutServer(ctx, mode, cells, err)
@@ -227,8 +226,8 @@ func (d *Decider) decide(
 	return allowed, nil
 }
 
-// counted reports whether refused attempts count.
-func counted(cells []step.Cell) bool {
+// countsDenied reports whether refused attempts count.
+func countsDenied(cells []step.Cell) bool {
 	for i := range cells {
 		if cells[i].Policy.CountDenied {
 			return true

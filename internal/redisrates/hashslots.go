@@ -25,7 +25,6 @@ func (g *group) add(cells []step.Cell, i int) {
 	g.indices = append(g.indices, i)
 }
 
-// copyTo copies the answers to the question.
 func (g *group) copyTo(cells []step.Cell) {
 	for i, index := range g.indices {
 		cells[index] = g.cells[i]
@@ -59,8 +58,11 @@ func (d *Decider) groups(cells []step.Cell) (groups []group) {
 	return groups
 }
 
-// decideByServer asks about cells, which may be in several hash slots. The first time that the only server says that it
-// has hash slots, it has run nothing: it is asked again by hash slot, as it is from then on.
+// decideByServer asks about cells, which may be in several hash slots. Where there are none, all that is between here
+// and line.send passes the question on: decideByHashSlot, and decideGroup, which asks again only of a calendar.
+//
+// The first time that the only server says that it has hash slots, it has run nothing: it is asked again by hash slot,
+// as it is from then on.
 func (d *Decider) decideByServer(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	hadHashSlots := d.line.servers.hasHashSlots()
 	allowed, err = d.decideByHashSlot(ctx, mode, cells)
@@ -99,7 +101,8 @@ func (d *Decider) decideGroup(ctx context.Context, mode step.Mode, cells []step.
 	if !errors.Is(err, errOtherWindow) {
 		return allowed, err
 	}
-	// The others are decided, and must not be charged again.
+	// decide.lua leaves all cells alone, or those whose values INCRBY refuses; settle.lua any. The others are charged or
+	// corrected, and must not be again.
 	var leftAlone group
 	for i := range cells {
 		if cells[i].Shortfall == undecided {

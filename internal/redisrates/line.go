@@ -40,7 +40,7 @@ type waiter struct {
 
 	start, deadline time.Time
 	callerDeadline  time.Time  // of the caller's context; zero: none
-	done            chan error // err, or errLate: then it must not be read. It has room for both
+	done            chan error // err; or errLate: then a call may still write the question. It has room for both
 
 	// Room for the batch, the questions and the cells of somebody who is alone, so that nothing is allocated for them.
 	ownBatch     [1]*waiter
@@ -91,8 +91,9 @@ func (l *line) send(
 	to, hashSlot := l.servers.of(&cells[0])
 	w.hashSlot = hashSlot
 	err = l.sendOrWait(ctx, to, w)
+	// Without an answer it may be in flight, and is not used again. errOtherWindow is an answer, about some of the cells.
 	if err != nil && !errors.Is(err, errOtherWindow) {
-		return false, deadline, err // it may be in flight, so it is not used again
+		return false, deadline, err
 	}
 	copy(cells, w.cells)
 	allowed = w.allowed
@@ -134,8 +135,8 @@ func (l *line) sendOrWait(ctx context.Context, to *server, w *waiter) error {
 		return l.wait(ctx, to, w, false)
 	}
 
-	// While calls are in flight, the question waits for the next, which many share: a call takes Redis and this process
-	// as long as four to eight questions.
+	// While maxInFlight calls are in flight, the question waits for the next, which many share: a call takes Redis and
+	// this process as long as four to eight questions.
 	to.mu.Lock()
 	if to.callsInFlight == maxInFlight || len(to.queue) > 0 {
 		if len(to.queue) >= maxWaiting {
@@ -203,7 +204,7 @@ func (l *line) wait(ctx context.Context, to *server, w *waiter, watched bool) er
 // sendQueue sends the questions that wait by now, in a goroutine, so that the caller has its answer before it works for
 // others.
 func (l *line) sendQueue(to *server) {
-	batch := to.nextBatch(1)
+	batch := to.nextBatch(1) // after the caller's own question
 	if len(batch) > 0 {
 		go l.sendBatches(to, batch)
 	}
@@ -246,13 +247,13 @@ func (l *line) sendBatch(to *server, batch []*waiter, start, deadline time.Time)
 	err, failure := l.run(deadline, questionsOf(batch))
 
 	// An answer may have come while this process stood still, and been thrown away as late.
-	silent := outOfTime(failure) && l.pauses.since(start) > 0
-	if silent {
+	stopped := outOfTime(failure) && l.pauses.since(start) > 0
+	if stopped {
 		now := time.Now()
 		again, lastDeadline := l.toSendAgain(to, batch, now)
 		if len(again) > 0 {
 			l.pauses.watch(now)
-			silent = false
+			stopped = false
 			sent = now
 			answersBefore = to.breaker.answerCount.Load()
 			err, failure = l.run(lastDeadline, questionsOf(again))
@@ -260,7 +261,7 @@ func (l *line) sendBatch(to *server, batch []*waiter, start, deadline time.Time)
 	}
 
 	switch {
-	case silent: // while this process was stopped, which says nothing of the server
+	case stopped: // that there was no answer says nothing of the server
 	case failure == nil:
 		works = true
 		to.breaker.answered()

@@ -73,8 +73,9 @@ func newPolicy(policy *step.Policy, clock func() int64) *scriptPolicy {
 	return p
 }
 
-// numbers appends the numbers of a cell that asks for units, and says how in the byte before.
-func (p *scriptPolicy) numbers(b []byte, policy *step.Policy, units int64) []byte {
+// appendNumbers appends the numbers of a cell that asks for units. The byte before, which was 0, says how many digits
+// there are behind the numbers.
+func (p *scriptPolicy) appendNumbers(b []byte, policy *step.Policy, units int64) []byte {
 	var digits []byte // of a level, which INCRBY wants
 	switch p.Algorithm {
 	case step.Level:
@@ -98,7 +99,7 @@ func (p *scriptPolicy) numbers(b []byte, policy *step.Policy, units int64) []byt
 	b = appendWord(b, units)
 	b = append(b, tail...)
 	b = append(b, digits...)
-	b[begin-1] = byte(1 + len(b) - begin - 8*wordBytes)
+	b[begin-1] = byte(1 + len(digits))
 	return b
 }
 

@@ -186,3 +186,22 @@ func TestRefusalsOfChecks(t *testing.T) {
 		}
 	})
 }
+
+// A charge that was not answered may have been made, also if this process has refused it then.
+func TestLocalRefusalsEndRefusals(t *testing.T) {
+	config := Config{RefusalTTL: time.Second, Failure: outage.FailLocal}
+	inBubble(t, config, func(t *testing.T, f *fake, s *Decider, p *step.Policy) {
+		f.refuse = true
+		f.be(silent)
+		if used := s.charge(t, p, "k", p.Max()); used.Shortfall > 0 || used.Source != step.SourceLocal {
+			t.Fatalf("%+v", used)
+		}
+		f.be(nil)
+		s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
+		s.want(t, step.Allow, step.SourceCache, cell(p, "k", 1))
+		f.be(silent)
+		s.want(t, step.Allow, step.SourceLocal, cell(p, "k", 2))
+		f.be(nil)
+		s.want(t, step.Allow, step.SourceStore, cell(p, "k", 1))
+	})
+}

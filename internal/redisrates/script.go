@@ -180,7 +180,6 @@ func (s *script) runToEnd(
 	return err
 }
 
-// lua returns the Lua script of a part.
 func (s *script) lua(part []*question) *luaScript {
 	scripts := &luaScripts
 	if s.portable.Load() {
@@ -194,8 +193,8 @@ type once struct{ *redis.StringCmd }
 
 func (once) NoRetry() bool { return true }
 
-func (s *script) command(ctx context.Context, arguments *arguments, name string, script any) once {
-	return once{redis.NewStringCmd(ctx, arguments.command(name, script, s.cluster != nil)...)}
+func (s *script) command(ctx context.Context, arguments *arguments, name string, shaOrSource any) once {
+	return once{redis.NewStringCmd(ctx, arguments.command(name, shaOrSource, s.cluster != nil)...)}
 }
 
 func (s *script) runCommand(ctx context.Context, command once) (string, error) {
@@ -203,7 +202,7 @@ func (s *script) runCommand(ctx context.Context, command once) (string, error) {
 	return command.Val(), err
 }
 
-// runDelete deletes the values of cells of one hash slot.
+// All cells are of one hash slot.
 func (s *script) runDelete(ctx context.Context, cells []step.Cell) error {
 	words := []any{"del"}
 	for i := range cells {

@@ -54,7 +54,7 @@ func (ss *servers) of(cell *step.Cell) (to *server, hashSlot int) {
 	if err != nil {
 		return &ss.first, hashSlot
 	}
-	// Each master has a line of its own, so that one that is slow or away delays only its own keys. The map is copied
+	// Each master has a queue of its own, so that one that is slow or away delays only its own keys. The map is copied
 	// when a master is new, so that nobody else takes a lock.
 	address := master.Options().Addr
 	server := ss.masters()[address]

@@ -1,10 +1,10 @@
 -- Corrects charges, each by itself. KEYS, ARGV and the values are those of decide.lua. A cell is its algorithm, and ten
 -- numbers of 7 bytes:
 --
---   1 level    a time, and how many ticks it has; the step; what the clock showed at the charge; by how much to lower the
---              level; by how much to raise it; limit; up to how far ahead of the clock it goes; grid of lives; the only
---              level that is lowered, or 0. Of a calendar: 0; the number of one of two windows; four as above; limit; three
---              borders
+--   1 level    a time (span), and how many ticks it has; the step; what the clock showed at the charge (charged); by how
+--              much to lower the level; by how much to raise it; limit (full); up to how far ahead of the clock it goes
+--              (ahead); grid of lives; the only level that is lowered, or 0. Of a calendar: 0; the number of one of two
+--              windows; four as above; limit; three borders
 --   2 window   units to give back; units to count; when they were charged; limit; length of a sub-window; how many count
 --              in full; 1 if one more counts at all; 1 if the first begins now
 --   3 log      units to give back; units to count; when they were charged; limit; period; grid of lives
@@ -30,34 +30,34 @@ for i = 1, #KEYS do
   local algorithm, answer = byte(cells, 71 * i - 70), v
 
   if algorithm == 1 then
-    local span, ticks, step, charged, lower, raise, full, most, grid, only =
+    local span, ticks, step, charged, lower, raise, full, ahead, grid, only =
       read('>I7I7I7I7I7I7I7I7I7I7', cells, 71 * i - 69)
     local rate = step == 1 and ticks / span -- of a bucket: ticks in a microsecond
     local ends = false -- of a calendar: of its window, as in decide.lua
-    if span == 0 then
-      if now < most or now >= only then v = {err = 'WRONGTYPE'} end
+    if span == 0 then -- then ahead, grid and only are borders
+      if now < ahead or now >= only then v = {err = 'WRONGTYPE'} end
       if now >= grid then ticks, grid = ticks + 1, only end
-      span, ends, most, only = now / (ticks + 0.5), grid, step - 1, 0
+      span, ends, ahead, only = now / (ticks + 0.5), grid, step - 1, 0
     end
     local clock = rate and floor(now * rate) or floor(now / span) * step
-    local used, ahead, counts = 0, false, false -- counts: the value is of a window that is now, or that has begun
+    local used, beyond, counts = 0, false, false -- counts: the value is of a window that is now, or that has begun
     if v then
       sound = #v > 0 and #v < 17 and find(v, '^[1-9]%d*$') and tonumber(v) <= 9007199254740991
       used = sound and v - clock or 0
       if not rate and used >= step and used < 2 * step then clock, used = clock + step, used - step end
       counts, used = sound and not rate and used >= 0, max(used, 0)
-      ahead = used > most
-      if ahead then used = max(full, used % step) end
+      beyond = used > ahead
+      if beyond then used = max(full, used % step) end
       if sound then answer = rep('0', 16 - #v) .. v end
-      if only > 0 and (ahead or sound and v - only ~= 0) then lower = 0 end -- another call was the last
+      if only > 0 and (beyond or sound and v - only ~= 0) then lower = 0 end -- another call was the last
     end
     if not rate and charged > clock then lower = 0 end -- of a window that has not begun: the clock has gone back
     lower = min(max(lower - max(clock - charged, 0), 0), used) -- less what has come back since
-    local after = raise > 0 and max(used, min(used + raise, most)) or used - lower
-    if not sound or after == used and not ahead then -- nothing
+    local after = raise > 0 and max(used, min(used + raise, ahead)) or used - lower
+    if not sound or after == used and not beyond then -- nothing
     elseif after == 0 and (rate or clock == 0) then -- of other windows, it must be known that they have begun
       call('DEL', key)
-    elseif not ahead and (counts or after < used) then
+    elseif not beyond and (counts or after < used) then
       call('INCRBY', key, format('%d', after - used))
     else
       local last = rate and (clock + after + grid) / rate or (clock + after + grid) / step * span

@@ -18,7 +18,6 @@ func appendWord(b []byte, x int64) []byte {
 	return append(b, byte(x>>48), byte(x>>40), byte(x>>32), byte(x>>24), byte(x>>16), byte(x>>8), byte(x))
 }
 
-// bit returns 1 if something is so, and else 0.
 func bit(is bool) int64 {
 	if is {
 		return 1
@@ -33,15 +32,15 @@ func words(numbers ...int64) (b []byte) {
 	return b
 }
 
-// The arguments of one run of a Lua script. Their buffers are used again.
+// Arguments are those of one run of a Lua script. Their buffers are used again.
 type arguments struct {
 	words     []any // of the command
 	keys      []argument
 	cells     argument
 	now       argument // in tests
 	registers [registerCount + 1]struct {
-		policy *scriptPolicy
-		units  int64
+		attached *scriptPolicy
+		units    int64
 	}
 	tag []byte // of the latest key
 }
@@ -68,16 +67,16 @@ func (s *script) newArguments(batch []*question) *arguments {
 	for _, q := range batch {
 		for i := range q.cells {
 			cell := &q.cells[i]
-			policy := cell.Policy.Attachment.(*scriptPolicy)
+			attached := cell.Policy.Attachment.(*scriptPolicy)
 			// The cells of a key stand together. With a secret, its part of a name is a hash, which is made once.
 			if i == 0 || q.cells[i-1].Key != cell.Key {
 				a.tag = s.names.AppendTag(a.tag[:0], cell.Key.Reveal())
 			}
-			a.addKey(policy)
+			a.addKey(attached)
 			if q.mode == step.Settle {
-				a.cells = policy.corrections(append(a.cells, byte(policy.Algorithm)), cell)
+				a.cells = attached.corrections(append(a.cells, byte(attached.Algorithm)), cell)
 			} else {
-				a.addCell(policy, cell, q.mode, i < len(q.cells)-1)
+				a.addCell(attached, cell, q.mode, i < len(q.cells)-1)
 			}
 		}
 	}
@@ -89,33 +88,33 @@ func (s *script) newArguments(batch []*question) *arguments {
 }
 
 // addKey adds the name of a cell of the latest key.
-func (a *arguments) addKey(policy *scriptPolicy) {
+func (a *arguments) addKey(attached *scriptPolicy) {
 	n := len(a.keys)
 	if n == cap(a.keys) {
 		a.keys = append(a.keys, nil)
 	}
 	a.keys = a.keys[:n+1] // where an earlier name has left its buffer
-	a.keys[n] = append(append(a.keys[n][:0], a.tag...), policy.suffix...)
+	a.keys[n] = append(append(a.keys[n][:0], a.tag...), attached.suffix...)
 }
 
-// addCell adds what is asked about a cell, with its numbers if they are not those of the cell before it in the
-// register: the script reads them once for many questions of one policy.
-func (a *arguments) addCell(policy *scriptPolicy, cell *step.Cell, mode step.Mode, more bool) {
+// addCell adds what is asked about a cell. Numbers follow, and replace its last byte, if they are not those of the cell
+// before it in the register: the script reads them once for many questions of one policy.
+func (a *arguments) addCell(attached *scriptPolicy, cell *step.Cell, mode step.Mode, more bool) {
 	units := cell.Asked()
-	register := &a.registers[policy.register]
+	register := &a.registers[attached.register]
 	asks := mode == step.Peek || cell.Units == 0
-	a.cells = append(a.cells, byte(policy.Algorithm), byte(bit(asks)), byte(bit(more)), policy.register, 0)
-	if register.policy != policy || register.units != units {
-		register.policy = policy
+	a.cells = append(a.cells, byte(attached.Algorithm), byte(bit(asks)), byte(bit(more)), attached.register, 0)
+	if register.attached != attached || register.units != units {
+		register.attached = attached
 		register.units = units
-		a.cells = policy.numbers(a.cells, cell.Policy, units)
+		a.cells = attached.appendNumbers(a.cells, cell.Policy, units)
 	}
 }
 
 // command returns the words of EVALSHA or EVAL. The first key of a Cluster is a string, in which the client looks for
 // the hash slot.
-func (a *arguments) command(name, script any, cluster bool) []any {
-	a.words = append(a.words[:0], name, script, len(a.keys))
+func (a *arguments) command(name, shaOrSource any, cluster bool) []any {
+	a.words = append(a.words[:0], name, shaOrSource, len(a.keys))
 	for i := range a.keys {
 		a.words = append(a.words, &a.keys[i])
 	}
@@ -175,9 +174,9 @@ func (s *script) readReply(batch []*question, text string) error {
 			}
 			cell := &q.cells[i]
 			if q.mode == step.Settle {
-				q.readSettled(cell, now, &r)
+				q.answerSettled(cell, now, &r)
 			} else {
-				q.readCell(cell, now, &r)
+				q.answerCell(cell, now, &r)
 			}
 			if cell.Shortfall != undecided {
 				cell.Instant = now
@@ -186,8 +185,8 @@ func (s *script) readReply(batch []*question, text string) error {
 			}
 			// Of a calendar the script leaves a cell alone whose value is foreign, and one of whose window it was not
 			// told. Which of them it is, the second answer shows: from now on the clock is known.
-			policy := cell.Policy.Attachment.(*scriptPolicy)
-			if policy.calendar() && !errors.Is(q.err, errDamaged) {
+			attached := cell.Policy.Attachment.(*scriptPolicy)
+			if attached.calendar() && !errors.Is(q.err, errDamaged) {
 				q.err = errOtherWindow
 				s.aheadMicros.Store(now - time.Now().UnixMicro())
 			}
@@ -203,9 +202,9 @@ const undecided = -1
 // window of a calendar or more apart.
 func (s *script) clock() int64 { return time.Now().UnixMicro() + s.aheadMicros.Load() }
 
-// readCell reads the answer of a cell: the value before, on which the step is repeated.
-func (q *question) readCell(cell *step.Cell, now int64, r *reply) {
-	policy := cell.Policy.Attachment.(*scriptPolicy)
+// answerCell answers a cell by the value before, on which the step is repeated.
+func (q *question) answerCell(cell *step.Cell, now int64, r *reply) {
+	attached := cell.Policy.Attachment.(*scriptPolicy)
 	flags := r.take(1)[0]
 	if flags&cellForeign != 0 {
 		q.allowed = false
@@ -218,12 +217,12 @@ func (q *question) readCell(cell *step.Cell, now int64, r *reply) {
 	// The script has said only whether the cell admits, and what its value was. The same step as the script's, in Go,
 	// says what is left and how long to wait.
 	charge := q.allowed && q.mode == step.Allow
-	switch policy.Algorithm {
+	switch attached.Algorithm {
 	case step.Log:
-		q.readLog(cell, now, flags, r, charge)
+		q.answerLog(cell, now, flags, r, charge)
 	case step.Level, step.Window:
 		var room [16]int64
-		state, sound := policy.readState(cell, room[:], now, flags, r)
+		state, sound := attached.parseState(cell, room[:], now, flags, r)
 		if !sound {
 			q.err = errDamaged
 			return
@@ -239,27 +238,27 @@ func (q *question) readCell(cell *step.Cell, now int64, r *reply) {
 			cell.CountRefused(state, now, step.Allow)
 		}
 	default:
-		panic(step.Missing(policy.Algorithm))
+		panic(step.Missing(attached.Algorithm))
 	}
 }
 
-// readState reads the state of a level or a window as it was before. It is not sound if no script can have written it:
+// parseState reads what a level or a window was before, as a state. It is not sound if no script can have written it:
 // the script itself looks only at the numbers that it needs.
-func (p *scriptPolicy) readState(
+func (p *scriptPolicy) parseState(
 	cell *step.Cell, room []int64, now int64, flags byte, r *reply,
 ) (state []int64, sound bool) {
 	switch p.Algorithm {
 	case step.Level:
-		return r.takeLevel(cell, room[:2], now, flags)
+		return r.parseLevel(cell, room[:2], now, flags)
 	case step.Window:
-		return p.readWindow(cell, room, flags, r)
+		return p.parseWindow(cell, room, flags, r)
 	default:
 		panic(step.Missing(p.Algorithm))
 	}
 }
 
-// takeLevel is readState for a level.
-func (r *reply) takeLevel(cell *step.Cell, state []int64, now int64, flags byte) (_ []int64, sound bool) {
+// parseLevel is parseState for a level.
+func (r *reply) parseLevel(cell *step.Cell, state []int64, now int64, flags byte) (_ []int64, sound bool) {
 	if flags&cellNew != 0 {
 		return state, true
 	}
@@ -270,8 +269,8 @@ func (r *reply) takeLevel(cell *step.Cell, state []int64, now int64, flags byte)
 	return state, err == nil
 }
 
-// readWindow is readState for a window.
-func (p *scriptPolicy) readWindow(cell *step.Cell, room []int64, flags byte, r *reply) (state []int64, sound bool) {
+// parseWindow is parseState for a window.
+func (p *scriptPolicy) parseWindow(cell *step.Cell, room []int64, flags byte, r *reply) (state []int64, sound bool) {
 	size, _ := cell.Policy.Lengths()
 	state = append(room[:0], make([]int64, size)...)
 	if flags&cellNew != 0 {
@@ -309,8 +308,8 @@ func (p *scriptPolicy) readWindow(cell *step.Cell, room []int64, flags byte, r *
 // levelDigits is the length of a level in replies.
 const levelDigits = 16
 
-// takeLog reads what a script says of a log. It is not sound if the instants are not those of one that was in order.
-func (r *reply) takeLog(cell *step.Cell, now int64) (log step.LogSummary, sound bool) {
+// parseLog reads what a script says of a log. It is not sound if the instants are not those of one that was in order.
+func (r *reply) parseLog(cell *step.Cell, now int64) (log step.LogSummary, sound bool) {
 	log = step.LogSummary{Count: r.word(), FreesOne: r.word(), FreesAll: r.word(), FreesAsked: r.word()}
 	if log.Count == 0 {
 		return step.LogSummary{}, true
@@ -324,8 +323,8 @@ func (r *reply) takeLog(cell *step.Cell, now int64) (log step.LogSummary, sound 
 	return log, inside && waits && log.Count <= step.MaxLog
 }
 
-// readLog is readCell for a log, of which the script has read what is asked.
-func (q *question) readLog(cell *step.Cell, now int64, flags byte, r *reply, charge bool) {
+// answerLog is answerCell for a log, of which the script has read what is asked.
+func (q *question) answerLog(cell *step.Cell, now int64, flags byte, r *reply, charge bool) {
 	// Without a value nothing was used, and refused units are all that there is after that.
 	var before step.LogSummary
 	denied := step.LogSummary{Count: min(cell.Asked(), step.MaxLog), FreesOne: now, FreesAll: now, FreesAsked: now}
@@ -333,10 +332,10 @@ func (q *question) readLog(cell *step.Cell, now int64, flags byte, r *reply, cha
 	deniedSound := true
 	counts := cell.Policy.CountDenied
 	if flags&cellNew == 0 {
-		before, sound = r.takeLog(cell, now)
+		before, sound = r.parseLog(cell, now)
 	}
 	if flags&cellNew == 0 && counts {
-		denied, deniedSound = r.takeLog(cell, now)
+		denied, deniedSound = r.parseLog(cell, now)
 	}
 	if !sound || !deniedSound {
 		q.err = errDamaged
@@ -351,20 +350,20 @@ func (q *question) readLog(cell *step.Cell, now int64, flags byte, r *reply, cha
 	}
 }
 
-// readSettled reads the answer of a cell that was settled.
-func (q *question) readSettled(cell *step.Cell, now int64, r *reply) {
-	policy := cell.Policy.Attachment.(*scriptPolicy)
+// answerSettled answers a cell that was settled.
+func (q *question) answerSettled(cell *step.Cell, now int64, r *reply) {
+	attached := cell.Policy.Attachment.(*scriptPolicy)
 	flags := r.take(1)[0]
 	switch {
 	case flags&cellForeign != 0:
 		q.err = cmp.Or(q.err, errForeign)
 		cell.Shortfall = undecided
-	case policy.Algorithm == step.Log:
+	case attached.Algorithm == step.Log:
 		// The script says how many counted before, for what had no room, and what there is after that.
 		n := cell.Units
 		room := max(cell.Policy.Capacity()-r.word(), 0)
 		cell.Units = 1 // the reading is about one more
-		after, sound := r.takeLog(cell, now)
+		after, sound := r.parseLog(cell, now)
 		if sound {
 			cell.ReadLog(after, now, false)
 		} else {
@@ -372,16 +371,16 @@ func (q *question) readSettled(cell *step.Cell, now int64, r *reply) {
 		}
 		cell.Units = n
 		cell.Shortfall = max(n-room, 0)
-	case policy.Algorithm == step.Level || policy.Algorithm == step.Window:
+	case attached.Algorithm == step.Level || attached.Algorithm == step.Window:
 		var room [16]int64
-		state, sound := policy.readState(cell, room[:], now, flags, r)
+		state, sound := attached.parseState(cell, room[:], now, flags, r)
 		if !sound {
 			q.err = errDamaged
 			return
 		}
 		cell.Settle(state, now)
 	default:
-		panic(step.Missing(policy.Algorithm))
+		panic(step.Missing(attached.Algorithm))
 	}
 	q.allowed = q.allowed && cell.Shortfall == 0
 }

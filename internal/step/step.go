@@ -59,7 +59,7 @@ type Policy struct {
 // An Algorithm is the arithmetic of some kinds of policies. Scripts of stores know it by its number.
 type Algorithm uint8
 
-// The algorithms. A switch names each of them, and panics for others: see Missing.
+// A switch names each of them, and panics for others: see Missing.
 const (
 	stateless Algorithm = iota // of constant policies
 	Level                      // an instant: level.go, and calendar.go for one whose clock is a calendar
@@ -119,7 +119,6 @@ func (p *Policy) Lengths() (first, longest int64) {
 	}
 }
 
-// New returns a new state.
 func (p *Policy) New() []int64 {
 	first, _ := p.Lengths()
 	return make([]int64, first)
@@ -147,7 +146,7 @@ type Cell struct {
 	Instant int64
 	Source  Source
 
-	// The answer: more than 0 if the policy does not admit the units; of Settle, how many had no room.
+	// The answer: 1 if the policy does not admit the units, else 0; of Settle, how many had no room.
 	Shortfall int64
 	Reading
 }
@@ -155,7 +154,6 @@ type Cell struct {
 // A Source is what answered.
 type Source uint8
 
-// The sources.
 const (
 	SourceNone   Source = iota
 	SourcePolicy        // the policies alone: the answer does not depend on what was used
@@ -187,7 +185,6 @@ var (
 	tagSeed = maphash.MakeSeed()
 )
 
-// Hash returns the Hash of a key.
 func Hash(key string) uint64 { return maphash.String(seed, key) }
 
 // Set sets what is asked.

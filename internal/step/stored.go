@@ -6,8 +6,7 @@ import "errors"
 type Stored struct {
 	Algorithm Algorithm
 
-	// Of a level: the clock has so many ticks in a period, which is 0 of a calendar, and advances by a step with each.
-	// How far ahead of it a level is by one unit; may be after a charge; and after a report.
+	// Of a level, as there; but the rate of its clock is a fraction: so many ticks in a period, which is 0 of a calendar.
 	ClockPeriod      int64
 	PeriodTicks      int64
 	TickStep         int64

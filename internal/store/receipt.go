@@ -8,7 +8,6 @@ type Receipt struct {
 	bit   uint8
 }
 
-// NewReceipt returns a receipt.
 func NewReceipt() Receipt { return Receipt{spent: new(atomic.Uint32)} }
 
 // Exists reports whether it is of something.
