@@ -29,13 +29,13 @@ func Middleware(guard interface {
 	messages := new(messages)
 	return func(following echo.HandlerFunc) echo.HandlerFunc { // Echo calls it for each request
 		return func(c echo.Context) error {
-			v := &visit{Context: c.Request().Context(), c: c, following: following}
-			e := &entrance{Response: c.Response(), visit: v, messages: messages}
-			e.under = under{e.Writer, e.Response}
-			e.Writer = &e.under
-			defer e.end() // Echo uses its contexts again
-			handler.ServeHTTP(e, c.Request().WithContext(v))
-			return v.err
+			visit := &visit{Context: c.Request().Context(), echoContext: c, following: following}
+			entrance := &entrance{Response: c.Response(), visit: visit, messages: messages}
+			entrance.under = under{entrance.Writer, entrance.Response}
+			entrance.Writer = &entrance.under
+			defer entrance.end() // Echo uses its contexts again
+			handler.ServeHTTP(entrance, c.Request().WithContext(visit))
+			return visit.err
 		}
 	}
 }
@@ -49,8 +49,8 @@ type visit struct {
 	err       error
 	refusal   echo.HTTPError // the err, if the guard has refused
 
-	mu sync.Mutex
-	c  echo.Context // nil when the guard is done
+	mu          sync.Mutex
+	echoContext echo.Context // nil when the guard is done
 }
 
 // An entrance is the writer on which the guard refuses.
@@ -81,8 +81,8 @@ func (u *under) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // leave gives the response its own writer again.
 func leave(response *echo.Response) {
-	if u, ok := response.Writer.(*under); ok {
-		response.Writer = u.ResponseWriter
+	if under, ok := response.Writer.(*under); ok {
+		response.Writer = under.ResponseWriter
 	}
 }
 
@@ -93,13 +93,13 @@ type (
 
 // Value implements [context.Context].
 func (v *visit) Value(key any) any {
-	switch k := key.(type) {
+	switch key := key.(type) {
 	case visitKey:
 		return v
-	case valueKey:
+	case valueKey: // of the key function Value
 		c := v.context()
 		if c != nil {
-			return c.Get(string(k))
+			return c.Get(string(key))
 		}
 	}
 	return v.Context.Value(key)
@@ -108,14 +108,14 @@ func (v *visit) Value(key any) any {
 func (v *visit) context() echo.Context {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.c
+	return v.echoContext
 }
 
 func (e *entrance) end() {
 	leave(e.Response)
 	e.visit.mu.Lock()
 	defer e.visit.mu.Unlock()
-	e.visit.c = nil
+	e.visit.echoContext = nil
 }
 
 // Refused is what the guard calls with a refusal.
@@ -149,39 +149,39 @@ func (m *messages) of(document string) any {
 	if last != nil && last.document == document {
 		return &last.message
 	}
-	p := &parsed{document: document}
-	if err := json.Unmarshal([]byte(document), &p.message); err != nil {
+	parsed := &parsed{document: document}
+	if err := json.Unmarshal([]byte(document), &parsed.message); err != nil {
 		return json.RawMessage(document)
 	}
-	m.last.Store(p)
-	return &p.message
+	m.last.Store(parsed)
+	return &parsed.message
 }
 
 // next runs the handlers behind the guard.
 func next(w http.ResponseWriter, r *http.Request) {
-	v, _ := r.Context().Value(visitKey{}).(*visit)
-	c := v.c
+	visit, _ := r.Context().Value(visitKey{}).(*visit)
+	c := visit.echoContext
 	c.SetRequest(r)
 	leave(c.Response())
 	_, same := w.(*entrance)
 	if same { // the guard does not look at the response
-		v.err = v.following(c)
+		visit.err = visit.following(c)
 		return
 	}
 	response := c.Response()
 	c.SetResponse(echo.NewResponse(w, c.Echo()))
 	defer c.SetResponse(response)
-	v.err = v.following(c)
-	if v.err != nil {
-		c.Error(v.err) // so that the guard sees the response to the error
+	visit.err = visit.following(c)
+	if visit.err != nil {
+		c.Error(visit.err) // so that the guard sees the response to the error
 	}
 }
 
 // Context returns Echo's context of a request that a function of a guard gets, or nil: if the request did not pass a
 // Middleware, and when the guard is done with it.
 func Context(r *http.Request) echo.Context {
-	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
-		return v.context()
+	if visit, ok := r.Context().Value(visitKey{}).(*visit); ok {
+		return visit.context()
 	}
 	return nil
 }

@@ -26,13 +26,13 @@ func Middleware(guard interface {
 	}
 	handler := guard.Handler(http.HandlerFunc(next))
 	return func(c *gin.Context) {
-		v := &visit{Context: c.Request.Context()}
-		v.c.Store(c)
-		e := &entrance{ResponseWriter: c.Writer, visit: v}
-		c.Writer = e
-		defer e.end(c) // Gin uses its contexts again
-		handler.ServeHTTP(e, c.Request.WithContext(v))
-		if !v.passed {
+		visit := &visit{Context: c.Request.Context()}
+		visit.ginContext.Store(c)
+		entrance := &entrance{ResponseWriter: c.Writer, visit: visit}
+		c.Writer = entrance
+		defer entrance.end(c) // Gin uses its contexts again
+		handler.ServeHTTP(entrance, c.Request.WithContext(visit))
+		if !visit.passed {
 			c.Abort()
 			c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
 		}
@@ -44,8 +44,8 @@ func Middleware(guard interface {
 type visit struct {
 	context.Context
 
-	c      atomic.Pointer[gin.Context] // nil when the guard is done
-	passed bool
+	ginContext atomic.Pointer[gin.Context] // nil when the guard is done
+	passed     bool
 }
 
 // An entrance is the writer on which the guard refuses. It is that of Gin's context as well, until the handlers behind
@@ -58,15 +58,15 @@ type entrance struct {
 }
 
 // leave gives the context its own writer again.
-func leave(c *gin.Context) {
-	if e, ok := c.Writer.(*entrance); ok {
-		c.Writer = e.ResponseWriter
+func leave(ginContext *gin.Context) {
+	if entrance, ok := ginContext.Writer.(*entrance); ok {
+		ginContext.Writer = entrance.ResponseWriter
 	}
 }
 
-func (e *entrance) end(c *gin.Context) {
-	leave(c)
-	e.visit.c.Store(nil)
+func (e *entrance) end(ginContext *gin.Context) {
+	leave(ginContext)
+	e.visit.ginContext.Store(nil)
 }
 
 // Unwrap is for [http.ResponseController].
@@ -78,14 +78,14 @@ func (e *entrance) WriteHeader(status int) {
 }
 
 // Write sends status 200 if there is none. Gin would send 404 where no route has matched.
-func (e *entrance) Write(p []byte) (int, error) {
+func (e *entrance) Write(data []byte) (int, error) {
 	if !e.begun && !e.Written() {
 		e.WriteHeader(http.StatusOK)
 	}
-	return e.ResponseWriter.Write(p)
+	return e.ResponseWriter.Write(data)
 }
 
-func (e *entrance) WriteString(s string) (int, error) { return e.Write([]byte(s)) }
+func (e *entrance) WriteString(text string) (int, error) { return e.Write([]byte(text)) }
 
 type (
 	visitKey struct{}
@@ -94,13 +94,13 @@ type (
 
 // Value implements [context.Context].
 func (v *visit) Value(key any) any {
-	switch k := key.(type) {
+	switch key := key.(type) {
 	case visitKey:
 		return v
-	case valueKey:
-		c := v.c.Load()
+	case valueKey: // of the key function Value
+		c := v.ginContext.Load()
 		if c != nil {
-			value, _ := c.Get(string(k))
+			value, _ := c.Get(string(key))
 			return value
 		}
 	}
@@ -109,7 +109,7 @@ func (v *visit) Value(key any) any {
 
 // Refused is what the guard calls with a refusal.
 func (e *entrance) Refused(verdict *nethttp.Verdict, _ string) (answered bool) {
-	c := e.visit.c.Load()
+	c := e.visit.ginContext.Load()
 	// This is c.Error, which would look for a gin.Error in the verdict first.
 	c.Errors = append(c.Errors, &gin.Error{Err: verdict, Type: gin.ErrorTypePrivate})
 	return e.begun || e.Written() // then OnRefused has written, by the context; otherwise the guard answers
@@ -117,9 +117,9 @@ func (e *entrance) Refused(verdict *nethttp.Verdict, _ string) (answered bool) {
 
 // next runs the handlers behind the guard.
 func next(w http.ResponseWriter, r *http.Request) {
-	v, _ := r.Context().Value(visitKey{}).(*visit)
-	c := v.c.Load()
-	v.passed = true
+	visit, _ := r.Context().Value(visitKey{}).(*visit)
+	c := visit.ginContext.Load()
+	visit.passed = true
 	c.Request = r
 	leave(c)
 	_, same := w.(*entrance)
@@ -127,6 +127,7 @@ func next(w http.ResponseWriter, r *http.Request) {
 		c.Next()
 		return
 	}
+	// The guard sees the response through w, and Gin needs the methods of its own writer.
 	inner := c.Writer
 	c.Writer = &writer{inner, w}
 	defer func() { c.Writer = inner }()
@@ -159,14 +160,14 @@ func (w *writer) WriteHeaderNow() {
 	}
 }
 
-func (w *writer) Write(p []byte) (int, error) {
+func (w *writer) Write(data []byte) (int, error) {
 	w.WriteHeaderNow()
-	return w.guarded.Write(p)
+	return w.guarded.Write(data)
 }
 
-func (w *writer) WriteString(s string) (int, error) {
+func (w *writer) WriteString(text string) (int, error) {
 	w.WriteHeaderNow()
-	return io.WriteString(w.guarded, s)
+	return io.WriteString(w.guarded, text)
 }
 
 func (w *writer) Flush() { _ = w.FlushError() }
@@ -184,8 +185,8 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // Context returns Gin's context of a request that a function of a guard gets, or nil: if the request did not pass a
 // Middleware, and when the guard is done with it.
 func Context(r *http.Request) *gin.Context {
-	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
-		return v.c.Load()
+	if visit, ok := r.Context().Value(visitKey{}).(*visit); ok {
+		return visit.ginContext.Load()
 	}
 	return nil
 }

@@ -277,7 +277,9 @@ func walk(trusted []string, header string,
 // Network panics if address is nil, v4 is not from 1 to 32, or v6 is not from 1 to 128.
 func Network(address Func, v4, v6 int) Func {
 	require("Network", address)
-	if v4 < 1 || v4 > 32 || v6 < 1 || v6 > 128 {
+	isValid := v4 >= 1 && v4 <= 32
+	isValid = isValid && v6 >= 1 && v6 <= 128
+	if !isValid {
 		const fault = "headgate: keyfuncs: Network: %d and %d bits: not 1 to 32 for IPv4 and 1 to 128 for IPv6"
 		panic(fmt.Sprintf(fault, v4, v6))
 	}

@@ -81,20 +81,20 @@ func First(fs ...Tagged) Func {
 	if len(fs) == 0 {
 		panic("headgate: keyfuncs: First: no function")
 	}
-	for i, t := range fs {
-		if t.f == nil {
+	for i, tagged := range fs {
+		if tagged.f == nil {
 			panic("headgate: keyfuncs: First: a Tagged that is not from Tag")
 		}
-		if slices.ContainsFunc(fs[:i], func(other Tagged) bool { return other.name == t.name }) {
-			panic("headgate: keyfuncs: First: the name " + strconv.Quote(t.name) + " twice")
+		if slices.ContainsFunc(fs[:i], func(other Tagged) bool { return other.name == tagged.name }) {
+			panic("headgate: keyfuncs: First: the name " + strconv.Quote(tagged.name) + " twice")
 		}
 	}
 	return func(r *http.Request) (string, error) {
 		var last error
-		for _, t := range fs {
-			key, err := call(t.f, r)
+		for _, tagged := range fs {
+			key, err := call(tagged.f, r)
 			if err == nil {
-				return t.name + ":" + key, nil
+				return tagged.name + ":" + key, nil
 			}
 			if !errors.Is(err, ErrAbsent) {
 				return "", err

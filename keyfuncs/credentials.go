@@ -191,7 +191,7 @@ func bearer(r *http.Request) (token string, lines int) {
 	return trimSpace(line[end:]), len(all)
 }
 
-// isVisible reports whether s consists of visible ASCII characters, without spaces.
+// isVisible reports whether a text consists of visible ASCII characters, without spaces.
 func isVisible(text string) bool {
 	for i := range len(text) {
 		if text[i] <= ' ' || text[i] > '~' {

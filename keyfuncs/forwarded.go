@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// lastCommaUnquoted returns the index of the last comma of s outside quoted strings, or
+// lastCommaUnquoted returns the index of the last comma of a text outside quoted strings, or
 // -1.
 //
 // It is safe because it reads from the right. From the left, a quotation mark that a
@@ -67,7 +67,7 @@ func forwardedFor(element string) (netip.Addr, bool) {
 	}
 }
 
-// cutPair parses the forwarded-pair that s begins with. The rest is empty or begins with
+// cutPair parses the forwarded-pair that a text begins with. The rest is empty or begins with
 // a semicolon.
 func cutPair(text string) (name, value, rest string, ok bool) {
 	name, text, ok = strings.Cut(text, "=")
@@ -92,7 +92,7 @@ func cutPair(text string) (name, value, rest string, ok bool) {
 	return name, value, rest, true
 }
 
-// cutQuoted parses the quoted-string that s begins with (RFC 9110, section 5.6.4).
+// cutQuoted parses the quoted-string that a text begins with (RFC 9110, section 5.6.4).
 func cutQuoted(text string) (value, rest string, ok bool) {
 	end := 1
 	for end < len(text) && text[end] != '"' {

@@ -133,15 +133,16 @@ func hostOf(text string) (host string, ok bool) {
 	return text, true
 }
 
-// plainHost returns what is before the port of s, as net/http writes RemoteAddr: an IPv6 address
+// plainHost returns what is before the port of a text, as net/http writes RemoteAddr: an IPv6 address
 // in brackets. It may reject anything that hostOf accepts.
 func plainHost(text string) (host string, brackets, ok bool) {
 	colon := len(text) - 1
 	for colon > 0 && '0' <= text[colon] && text[colon] <= '9' {
 		colon--
 	}
-	port := len(text) - 1 - colon
-	if colon < 2 || text[colon] != ':' || port < 1 || port > 5 {
+	digits := len(text) - 1 - colon
+	hasPort := digits >= 1 && digits <= 5
+	if !hasPort || colon < 2 || text[colon] != ':' {
 		return "", false, false
 	}
 	if text[0] == '[' && text[colon-1] == ']' {
@@ -150,7 +151,7 @@ func plainHost(text string) (host string, brackets, ok bool) {
 	return text[:colon], false, true
 }
 
-// isIPv4 reports whether s is an IPv4 address. To parse it and write it as text again would
+// isIPv4 reports whether a text is an IPv4 address. To parse it and write it as text again would
 // take 30 ns longer, a tenth of the time of a guard.
 func isIPv4(text string) bool {
 	i := 0
@@ -189,7 +190,7 @@ func digit(text string, i int) byte {
 	return text[i] - '0'
 }
 
-// isPort reports whether s is a node-port (RFC 7239, section 6): up to 5 digits, or an
+// isPort reports whether a text is a node-port (RFC 7239, section 6): up to 5 digits, or an
 // obfuscated port such as "_x".
 func isPort(text string) bool {
 	if strings.HasPrefix(text, "_") {

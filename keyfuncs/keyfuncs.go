@@ -164,7 +164,7 @@ func Everyone() Func {
 // trimSpace removes the optional white space of RFC 9110, section 5.6.3.
 func trimSpace(text string) string { return strings.Trim(text, " \t") }
 
-// isToken reports whether s is a token by RFC 9110, section 5.6.2.
+// isToken reports whether a text is a token by RFC 9110, section 5.6.2.
 func isToken(text string) bool {
 	for i := range len(text) {
 		if !isTokenByte(text[i]) {
@@ -174,7 +174,7 @@ func isToken(text string) bool {
 	return text != ""
 }
 
-func isTokenByte(c byte) bool {
-	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
-		strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
+func isTokenByte(char byte) bool {
+	isLetter := 'a' <= char && char <= 'z' || 'A' <= char && char <= 'Z'
+	return isLetter || '0' <= char && char <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", char) >= 0
 }

@@ -38,9 +38,9 @@ func (m *memo) key(host string) (key string, ok bool) {
 	}
 	hash := maphash.String(m.seed, host)
 	place := &m.places[hash%uint64(len(m.places))]
-	k := place.known.Load()
-	if k != nil && k.host == host {
-		return k.key, true
+	found := place.known.Load()
+	if found != nil && found.host == host {
+		return found.key, true
 	}
 	if key, ok = hostKey(host); !ok {
 		return "", false

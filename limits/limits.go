@@ -78,10 +78,10 @@ type Book struct {
 	current atomic.Pointer[plans.Snapshot]
 	state   atomic.Pointer[State]
 
-	loading sync.Mutex // one document at a time: held before mu
-	text    []byte     // that was tried last
-	tried   error      // what came of it
-	asked   atomic.Pointer[time.Time]
+	loading  sync.Mutex                // one document at a time: held before mu
+	lastText []byte                    // that was applied or refused
+	lastErr  error                     // why it was refused
+	askedAt  atomic.Pointer[time.Time] // when the source was, which has not answered yet; nil: it has
 
 	mu       sync.Mutex // held while a document takes the place of another, or the program names what it uses
 	document *document.Document
@@ -154,32 +154,36 @@ func (b *Book) Reload(ctx context.Context) error {
 	if b.ctx.Err() != nil {
 		return core.ErrClosed
 	}
-	asked, cancel := context.WithCancel(b.ctx)
+	either, cancel := context.WithCancel(b.ctx) // ends with the book, or with the caller
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	now := time.Now()
-	b.asked.Store(&now)
-	text, err := b.source(asked)
-	b.asked.Store(nil)
+	b.askedAt.Store(&now)
+	text, err := b.source(either)
+	b.askedAt.Store(nil)
 	switch {
 	case b.ctx.Err() != nil:
 		return core.ErrClosed
 	case ctx.Err() != nil && b.document != nil:
 		return ctx.Err() // the caller gave up, not the source
-	case err == nil && !same(text, b.text):
+	case err == nil && !same(text, b.lastText):
 		err = b.apply(text)
-		b.text = text
-		b.tried = err
+		b.lastText = text
+		b.lastErr = err
 	case err == nil:
-		err = b.tried
+		err = b.lastErr
 	}
 	b.tell(err)
 	return err
 }
 
-// same reports whether two texts are the same, at once if they are the same slice.
-func same(data, b []byte) bool {
-	return b != nil && len(data) == len(b) && (len(data) > 0 && &data[0] == &b[0] || bytes.Equal(data, b))
+// same reports whether a text is the last one, at once if it is the same slice.
+func same(text, last []byte) bool {
+	if last == nil || len(text) != len(last) {
+		return false
+	}
+	isSlice := len(text) > 0 && &text[0] == &last[0]
+	return isSlice || bytes.Equal(text, last)
 }
 
 // tell puts an error into the state, or ends one. Without a document there is none: Open returns the error.
@@ -237,12 +241,13 @@ func (b *Book) swap(parsed *document.Document) (state State, err error) {
 	if err != nil {
 		return state, err
 	}
+	// Nothing fails from here on: a document is in force as a whole, or not at all.
 	state = State{Version: parsed.Version, Since: time.Now()}
 	for _, change := range document.Diff(b.document, parsed) {
 		state.Changes = append(state.Changes, change.Text)
 	}
-	for _, w := range parsed.Warnings {
-		state.Warnings = append(state.Warnings, w.String())
+	for _, warning := range parsed.Warnings {
+		state.Warnings = append(state.Warnings, warning.String())
 	}
 	b.document = parsed
 	limits, slots := parsed.Tables()
@@ -263,8 +268,8 @@ func indexed[T any](places map[string]int, tables map[string]*plans.Table[T]) []
 		}
 	}
 	all := make([]*plans.Table[T], len(places))
-	for name, t := range tables {
-		all[places[name]] = t
+	for name, table := range tables {
+		all[places[name]] = table
 	}
 	return all
 }
@@ -305,9 +310,9 @@ func (b *view) View() backend.View { return b.current.Load() }
 // State returns the state.
 func (b *Book) State() State {
 	state := *b.state.Load()
-	asked := b.asked.Load()
-	if asked != nil && time.Since(*asked) > 10*every {
-		state.Err = fmt.Errorf("the source was asked at %v and has not answered", asked.Format(time.TimeOnly))
+	askedAt := b.askedAt.Load()
+	if askedAt != nil && time.Since(*askedAt) > 10*every {
+		state.Err = fmt.Errorf("the source was asked at %v and has not answered", askedAt.Format(time.TimeOnly))
 	}
 	return state
 }

@@ -268,7 +268,8 @@ func prepare(rules *engine.Rules) *prepared {
 			}
 			result.blocked = len(result.byPolicy) == 0 && answer.Limit == 0 // Blocked is the only policy of its rule
 			refusal := problem.QuotaExceeded(answer.Policy)
-			result.byPolicy = append(result.byPolicy, preparedPolicy{quote(answer.Policy), hidden, rule.Settles, refusal})
+			one := preparedPolicy{quote(answer.Policy), hidden, rule.Settles, refusal}
+			result.byPolicy = append(result.byPolicy, one)
 		}
 	}
 	result.policies = text.text.String()

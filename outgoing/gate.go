@@ -15,8 +15,8 @@ const (
 	// blockPolicy is the policy that a Transport adds to those of its limiter.
 	blockPolicy = "server"
 
-	// mostGates is how many gates are remembered: a document that is loaded again has others.
-	mostGates = 64
+	// maxGates is how many gates are remembered: a document that is loaded again has others.
+	maxGates = 64
 )
 
 // A gate is a limiter with one policy more: a bucket whose units are microseconds. Requests charge it nothing, and pass
@@ -31,6 +31,7 @@ func newGate(limiter *backend.Limiter, own *backend.Policies) (*gate, error) {
 		return &gate{limiter: limiter.Constant(own)}, nil
 	}
 	var faults []error
+	// A unit flows back in a microsecond, and the debt has room for two blocks at once: see block.
 	block := backend.Prepare(limiter.Name(), []backend.Policy{{Name: blockPolicy, Numbers: step.Numbers{
 		Kind: step.TokenBucket, Limit: 1, Period: 1, Burst: 1, Debt: 2 * longestBlock.Microseconds(),
 	}}}, func(_ int, err error) { faults = append(faults, err) })
@@ -44,6 +45,7 @@ func newGate(limiter *backend.Limiter, own *backend.Policies) (*gate, error) {
 		const fault = "it has at most %d policies, none of them named %q"
 		faults = append(faults, fmt.Errorf(fault, backend.MaxPolicies-1, blockPolicy))
 	}
+	// In one list with the others, so that one question asks them all, and none is charged for a request that waits.
 	all.List = append(all.List, block.List[0])
 	server := &all.List[len(all.List)-1]
 	server.Free = true
@@ -60,24 +62,26 @@ func (g *gate) block(ctx context.Context, key string, units int64) bool {
 	var cell step.Cell
 	cell.Set(g.server, key, step.Hash(key), 0)
 	cells := []step.Cell{cell}
-	_, err := g.limiter.Stores().Rates.Ask(ctx, step.Peek, cells)
-	left := units - cells[0].RetryAfter
-	if err == nil && left > 0 && cells[0].Source != step.SourceOpen {
+	rates := g.limiter.Stores().Rates
+	_, err := rates.Ask(ctx, step.Peek, cells)
+	missing := units - cells[0].RetryAfter
+	if err == nil && missing > 0 && cells[0].Source != step.SourceOpen {
 		cells[0] = cell
-		cells[0].Units = left
-		_, err = g.limiter.Stores().Rates.Ask(ctx, step.Settle, cells)
+		cells[0].Units = missing
+		_, err = rates.Ask(ctx, step.Settle, cells)
+		// Many requests may be refused at once, and each of them has looked before any has blocked the key.
 		surplus := cells[0].RetryAfter - units
 		if err == nil && surplus > 0 {
 			cells[0].Units = -surplus
-			_, err = g.limiter.Stores().Rates.Ask(ctx, step.Settle, cells)
+			_, err = rates.Ask(ctx, step.Settle, cells)
 		}
 	}
-	kept := err == nil && cells[0].Source != step.SourceOpen
+	isKept := err == nil && cells[0].Source != step.SourceOpen
 	observer := g.limiter.Stores().Observer
-	if observer != nil && observer.Decided != nil && !kept {
+	if !isKept && observer != nil && observer.Decided != nil {
 		observer.Decided(ctx, store.DecisionEvent{
 			Limiter: g.limiter.Name(), Units: units, Source: cells[0].Source, Err: err,
 		})
 	}
-	return kept
+	return isKept
 }

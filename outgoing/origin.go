@@ -18,19 +18,25 @@ func origin(r *http.Request) (string, error) {
 	scheme := asciiLower(r.URL.Scheme)
 	host := r.URL.Hostname()
 	port := r.URL.Port()
-	if ip, err := netip.ParseAddr(host); err == nil {
-		host = ip.Unmap().String() // a zone keeps its case
-	} else if host = asciiLower(host); len(host) > 1 {
-		host = strings.TrimSuffix(host, ".")
+	// An address or a name may be written in several ways, and all of them are one server.
+	address, err := netip.ParseAddr(host)
+	if err == nil {
+		host = address.Unmap().String() // a zone keeps its case
+	} else {
+		host = asciiLower(host)
+		if len(host) > 1 {
+			host = strings.TrimSuffix(host, ".")
+		}
 	}
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
-	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err == nil {
 		port = strconv.FormatUint(n, 10) // without leading zeros
 	}
-	own := scheme + ":" + port
-	if port == "" || own == "http:80" || own == "https:443" {
+	service := scheme + ":" + port
+	if port == "" || service == "http:80" || service == "https:443" {
 		return scheme + "://" + host, nil
 	}
 	return scheme + "://" + host + ":" + port, nil
@@ -40,9 +46,9 @@ func origin(r *http.Request) (string, error) {
 // UTF-8, and the Kelvin sign and k.
 func asciiLower(text string) string {
 	lower := []byte(text)
-	for i, c := range lower {
-		if 'A' <= c && c <= 'Z' {
-			lower[i] = c + 'a' - 'A'
+	for i, char := range lower {
+		if 'A' <= char && char <= 'Z' {
+			lower[i] = char + 'a' - 'A'
 		}
 	}
 	return string(lower)

@@ -25,12 +25,14 @@ func GitHub(r *http.Response, now time.Time) time.Duration {
 	if refused {
 		wait = retryAfter(r.Header, now)
 	}
+	// No unit is left, whatever the status: the next request would be refused.
 	remaining := r.Header.Get("X-RateLimit-Remaining")
 	if remaining == "0" {
 		if reset, ok := digits(r.Header.Get("X-RateLimit-Reset")); ok {
 			return max(wait, time.Unix(min(reset, longestSeconds), 0).Sub(now))
 		}
 	}
+	// Its secondary limits have no fields of their own. Those that are sent are of another limit, with units left.
 	permitted := remaining == "" || remaining == "0" || r.StatusCode == http.StatusTooManyRequests
 	if refused && permitted && r.Header.Get("Retry-After") == "" {
 		return time.Minute
@@ -59,16 +61,19 @@ func OpenAI(r *http.Response, _ time.Time) time.Duration {
 	if r.StatusCode >= http.StatusBadRequest {
 		wait, _ = amount(r.Header.Get("Retry-After-Ms"), time.Millisecond)
 	}
-	for _, of := range []string{"Requests", "Tokens"} {
-		if r.Header.Get("X-Ratelimit-Remaining-"+of) != "0" {
+	for _, unit := range []string{"Requests", "Tokens"} {
+		if r.Header.Get("X-Ratelimit-Remaining-"+unit) != "0" {
 			continue
 		}
-		reset := r.Header.Get("X-Ratelimit-Reset-" + of)
-		d, err := time.ParseDuration(reset)
+		text := r.Header.Get("X-Ratelimit-Reset-" + unit)
+		reset, err := time.ParseDuration(text)
 		if err == nil {
-			wait = max(wait, d)
-		} else if d, ok := amount(reset, time.Second); ok {
-			wait = max(wait, d)
+			wait = max(wait, reset)
+			continue
+		}
+		reset, ok := amount(text, time.Second)
+		if ok {
+			wait = max(wait, reset)
 		}
 	}
 	return wait
@@ -81,11 +86,11 @@ func OpenAI(r *http.Response, _ time.Time) time.Duration {
 // counts without a Reader.
 func Anthropic(r *http.Response, now time.Time) time.Duration {
 	var wait time.Duration
-	for _, of := range []string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"} {
-		if r.Header.Get("Anthropic-Ratelimit-"+of+"-Remaining") != "0" {
+	for _, unit := range []string{"Requests", "Tokens", "Input-Tokens", "Output-Tokens"} {
+		if r.Header.Get("Anthropic-Ratelimit-"+unit+"-Remaining") != "0" {
 			continue
 		}
-		reset, err := time.Parse(time.RFC3339, r.Header.Get("Anthropic-Ratelimit-"+of+"-Reset"))
+		reset, err := time.Parse(time.RFC3339, r.Header.Get("Anthropic-Ratelimit-"+unit+"-Reset"))
 		if err == nil {
 			wait = max(wait, reset.Sub(now))
 		}
@@ -104,9 +109,12 @@ const longestField = 64 << 10
 func retryAfter(header http.Header, now time.Time) time.Duration {
 	var wait time.Duration
 	for _, field := range header.Values("Retry-After") {
-		if d, ok := amount(field, time.Second); ok {
-			wait = max(wait, d)
-		} else if date, err := http.ParseTime(field); err == nil {
+		if asked, ok := amount(field, time.Second); ok {
+			wait = max(wait, asked)
+			continue
+		}
+		date, err := http.ParseTime(field)
+		if err == nil {
 			wait = max(wait, date.Sub(now))
 		}
 	}
@@ -152,15 +160,17 @@ func rateLimit(header http.Header) time.Duration {
 	}
 	p.spaces(" ")
 	for first := true; p.rest != ""; first = false {
+		// A fault at the end makes all before it void, too: the field may have been cut off, or put together by
+		// somebody who does not know it.
 		if !first && !p.comma() {
 			return 0
 		}
-		r, t, ok := p.item()
+		remaining, reset, ok := p.item()
 		if !ok {
 			return 0
 		}
-		if r == 0 && t > 0 {
-			wait = max(wait, time.Duration(min(t, longestSeconds))*time.Second)
+		if remaining == 0 && reset > 0 {
+			wait = max(wait, time.Duration(min(reset, longestSeconds))*time.Second)
 		}
 		p.spaces(" \t")
 	}
@@ -175,8 +185,8 @@ type sfv struct{ rest string }
 func (p *sfv) spaces(set string) { p.rest = strings.TrimLeft(p.rest, set) }
 
 // next takes a character if it is the next one.
-func (p *sfv) next(c byte) bool {
-	if p.rest == "" || p.rest[0] != c {
+func (p *sfv) next(char byte) bool {
+	if p.rest == "" || p.rest[0] != char {
 		return false
 	}
 	p.rest = p.rest[1:]
@@ -192,14 +202,15 @@ func (p *sfv) comma() bool {
 	return p.rest != ""
 }
 
-// item returns the parameters r and t of a string; -1 for one that is missing. Either of
-// another type, or negative, makes the field invalid.
-func (p *sfv) item() (r, t int64, ok bool) {
+// item returns the parameters r and t of a string, which is the name of a policy: the units that remain, and the
+// seconds until they are reset. It is -1 for one that is missing. Either of another type, or negative, makes the field
+// invalid.
+func (p *sfv) item() (remaining, reset int64, ok bool) {
 	if !p.quoted() {
 		return 0, 0, false
 	}
-	r = -1
-	t = -1
+	remaining = -1
+	reset = -1
 	for p.next(';') {
 		p.spaces(" ")
 		key, n, isInteger, ok := p.pair()
@@ -210,12 +221,12 @@ func (p *sfv) item() (r, t int64, ok bool) {
 		case !isInteger || n < 0:
 			return 0, 0, false
 		case key == "r":
-			r = n
+			remaining = n
 		default:
-			t = n
+			reset = n
 		}
 	}
-	return r, t, true
+	return remaining, reset, true
 }
 
 // pair takes a key and its value, if there is one, and returns that if it is an integer.
@@ -245,17 +256,17 @@ func (p *sfv) quoted() bool {
 		return false
 	}
 	for i := 0; i < len(p.rest); i++ {
-		c := p.rest[i]
+		char := p.rest[i]
 		switch {
-		case c == '"':
+		case char == '"':
 			p.rest = p.rest[i+1:]
 			return true
-		case c == '\\':
+		case char == '\\': // only these two are escaped
 			i++
 			if i == len(p.rest) || p.rest[i] != '"' && p.rest[i] != '\\' {
 				return false
 			}
-		case c < ' ' || c > '~':
+		case char < ' ' || char > '~':
 			return false
 		}
 	}
@@ -264,32 +275,33 @@ func (p *sfv) quoted() bool {
 
 const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-// value takes the value of a parameter, and returns it if it is an integer.
+// value takes the value of a parameter, and returns it if it is an integer. The others must be taken, too: a parameter
+// that nobody knows may be of any type, and may have what looks like r=0 in it.
 func (p *sfv) value() (n int64, isInteger, ok bool) {
 	if p.rest == "" {
 		return 0, false, false
 	}
-	c := p.rest[0]
+	first := p.rest[0]
 	switch {
-	case c == '"':
+	case first == '"':
 		return 0, false, p.quoted()
-	case c == ':': // bytes
+	case first == ':': // bytes
 		end := strings.IndexByte(p.rest[1:], ':')
 		if end < 0 || strings.Trim(p.rest[1:1+end], letters+"0123456789+/=") != "" {
 			return 0, false, false
 		}
 		p.rest = p.rest[end+2:]
 		return 0, false, true
-	case c == '?': // boolean
+	case first == '?': // boolean
 		ok := p.next('?') && (p.next('0') || p.next('1'))
 		return 0, false, ok
-	case c == '-' || c >= '0' && c <= '9':
+	case first == '-' || first >= '0' && first <= '9':
 		return p.number()
-	case c == '@': // a date
+	case first == '@': // a date
 		_ = p.next('@')
 		_, isInteger, ok := p.number()
 		return 0, false, ok && isInteger
-	case c == '%': // a display string
+	case first == '%': // a display string
 		return 0, false, p.next('%') && p.quoted()
 	default: // a token
 		ok := p.token(letters+"*", letters+"0123456789!#$%&'*+-.^_`|~:/") != ""
@@ -311,6 +323,7 @@ func (p *sfv) number() (n int64, isInteger, ok bool) {
 		}
 		return n, true, true
 	}
-	part := p.token("0123456789", "0123456789")
-	return 0, false, whole != "" && len(whole) <= 12 && part != "" && len(part) <= 3
+	decimals := p.token("0123456789", "0123456789")
+	isWhole := whole != "" && len(whole) <= 12
+	return 0, false, isWhole && decimals != "" && len(decimals) <= 3
 }

@@ -63,8 +63,8 @@ const (
 //   - status 429 or 420, or another from 400 on with a Retry-After, in seconds or as a date (RFC 9110). A date counts
 //     from the Date of the response, so clocks need not agree. Decimals are rounded up. A 429 or 420 that says nothing
 //     more blocks for a second.
-//   - the field RateLimit of draft-ietf-httpapi-ratelimit-headers-11, with r=0 and a t, in any response. A field that is
-//     not a valid structured field is ignored as a whole (RFC 9651), and so is a field longer than 64 KiB.
+//   - the field RateLimit of draft-ietf-httpapi-ratelimit-headers-11, with r=0 and a t, in any response. A field that
+//     is not a valid structured field is ignored as a whole (RFC 9651), and so is a field longer than 64 KiB.
 //   - the fields that the Reads understand.
 //
 // The longest of several times applies, up to MaxBlock. Up to a tenth of it, and at most a second, is added at random,
@@ -128,32 +128,33 @@ func (t *Transport) limiter() *core.Limiter {
 // gate returns the gate of a key.
 func (t *Transport) gate(key string) (*gate, error) {
 	limiter := t.limiter().Backend()
-	ps, err := limiter.Of(key)
+	policies, err := limiter.Of(key)
 	if err != nil {
 		return nil, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	reserved := t.gates[ps]
-	if reserved != nil {
-		return reserved, nil
+	known := t.gates[policies]
+	if known != nil {
+		return known, nil
 	}
-	g, err := newGate(limiter, ps)
+	made, err := newGate(limiter, policies)
 	if err != nil {
 		return nil, fmt.Errorf("the Limiter cannot have the policy that blocks keys: %w", err)
 	}
-	if len(t.gates) >= mostGates || t.gates == nil {
+	// All are forgotten at once, since what is blocked is in the store: a gate is only how it is asked.
+	if len(t.gates) >= maxGates || t.gates == nil {
 		t.gates = make(map[*backend.Policies]*gate)
 	}
-	t.gates[ps] = g
-	return g, nil
+	t.gates[policies] = made
+	return made, nil
 }
 
 // keepBack lets nobody of a key through for a time, at most MaxBlock, and up to a tenth of it more. It returns that
 // time, and whether the store sees to it. It goes on when the caller has gone, so that others learn of the refusal.
 func (t *Transport) keepBack(
 	ctx context.Context, blocked *gate, key string, asked time.Duration,
-) (wait time.Duration, kept bool) {
+) (wait time.Duration, isKept bool) {
 	wait = min(asked, withDefault(t.MaxBlock, defaultMaxBlock))
 	if wait <= 0 {
 		return 0, true
@@ -164,11 +165,11 @@ func (t *Transport) keepBack(
 	return wait, blocked.block(ctx, key, (wait + blockGrain).Microseconds())
 }
 
-func withDefault(d, standard time.Duration) time.Duration {
-	if d == 0 {
+func withDefault(configured, standard time.Duration) time.Duration {
+	if configured == 0 {
 		return standard
 	}
-	return d
+	return configured
 }
 
 // check returns the faults of the configuration.
@@ -209,25 +210,26 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return response, err
 		}
 		asked, refused := t.read(response)
-		wait, kept := t.keepBack(r.Context(), gate, key, asked)
+		wait, isKept := t.keepBack(r.Context(), gate, key, asked)
 		t.settle(r, response, &charge) // a unit that comes back is of no use before the block is over
 		isCut := wait < asked          // by MaxBlock
 		if !refused || repeated == t.Retries || isCut {
 			return response, nil
 		}
 		end, _ := waiting.Deadline()
-		if time.Until(end) < wait {
+		if time.Until(end) < wait { // it would not be sent in time
 			return response, nil
 		}
 		again := again(r, response)
 		if again == nil {
 			return response, nil
 		}
+		// Nobody reads this body, unless the repetition cannot be sent: then the caller gets the refusal after all.
 		refusal = response
 		if response.Body != nil { // as http.Client permits
 			response.Body = drain(response.Body)
 		}
-		if !kept {
+		if !isKept { // else the Wait of the repetition takes as long
 			pause(waiting, wait)
 		}
 		r = again
@@ -239,11 +241,12 @@ func (t *Transport) begin(r *http.Request) (key string, gate *gate, err error) {
 	if err := t.check(); err != nil {
 		return "", nil, err
 	}
-	of := t.Key
-	if of == nil {
-		of = origin
+	keyOf := t.Key
+	if keyOf == nil {
+		keyOf = origin
 	}
-	if key, err = of(r); err != nil {
+	key, err = keyOf(r)
+	if err != nil {
 		return "", nil, fmt.Errorf("its key: %w", err)
 	}
 	if key == "" { // all servers, or all accounts, would share a limit
@@ -264,14 +267,14 @@ type drained struct {
 // and not for long, since it may be silent, and Close may block.
 func drain(body io.ReadCloser) *drained {
 	d := &drained{read: make(chan struct{})}
-	late := time.AfterFunc(drainTime, func() { _ = body.Close() }) // it ends a Read
+	closer := time.AfterFunc(drainTime, func() { _ = body.Close() }) // it ends a Read
 	go func() {
 		_, d.err = io.CopyN(&d.text, body, drainBytes)
 		if d.err == nil {
 			d.err = io.ErrUnexpectedEOF // there may be more
 		}
 		close(d.read)
-		if late.Stop() {
+		if closer.Stop() { // else it has closed the body
 			_ = body.Close()
 		}
 	}()
@@ -291,8 +294,8 @@ func (d *drained) Read(data []byte) (int, error) {
 func (*drained) Close() error { return nil }
 
 // pause waits for a time, or until the context ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
+func pause(ctx context.Context, wait time.Duration) {
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -313,7 +316,7 @@ func again(r *http.Request, response *http.Response) *http.Request {
 	if response.StatusCode != http.StatusTooManyRequests && !idempotent(r.Method) {
 		return nil
 	}
-	next := r.Clone(r.Context())
+	next := r.Clone(r.Context()) // RoundTrip must not change the request
 	if r.Body == nil || r.Body == http.NoBody {
 		return next
 	}
@@ -353,6 +356,7 @@ func (t *Transport) settle(r *http.Request, response *http.Response, charge *bac
 // read returns how long the server wants to get no more requests, 0 if it does not say so, and whether it has refused
 // this one for now. A time alone is no refusal: any response may have used the last unit.
 func (t *Transport) read(r *http.Response) (wait time.Duration, refused bool) {
+	// The times of a response are by the server's clock, which may be wrong: its Date is wrong by as much.
 	now, err := http.ParseTime(r.Header.Get("Date"))
 	if err != nil {
 		now = time.Now()
@@ -370,6 +374,8 @@ func (t *Transport) read(r *http.Response) (wait time.Duration, refused bool) {
 		wait = max(wait, asked)
 		refused = refused || asked > 0 && r.StatusCode == http.StatusForbidden && isGitHub(read)
 	}
+	// These two say by themselves that it was too much. Without a time, a client that came back at once would only add
+	// to that.
 	if r.StatusCode == http.StatusTooManyRequests || r.StatusCode == statusEnhanceYourCalm {
 		refused = true
 		if wait <= 0 {

@@ -166,23 +166,31 @@ func New(config Config) (*Guard, error) {
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
-	guard := &Guard{config: config, id: rand.Text(), evictAge: minEvictAge, sockets: make(map[*Socket]struct{}), empty: make(chan struct{})}
-	guard.rules = engine.Rules{Watch: engine.NewWatch("websocketmw", config.Logger, false), LeastPause: 5, MostPause: 10}
-	for i, r := range config.Rules {
-		guard.rules.Slots = append(guard.rules.Slots, engine.SlotsRule{
-			Rule:  engine.Rule{Key: r.Key, Plan: r.Plan, Service: r.WhenFull == Unavailable},
-			Slots: r.Slots, OneMore: r.WhenFull == EvictOldest,
-		})
-		guard.indexes = append(guard.indexes, index{guard: guard, rule: i, slots: r.Slots, lists: make(map[string]list), closeOrders: make(map[string]closeOrder)})
+	guard := &Guard{
+		config: config, id: rand.Text(), evictAge: minEvictAge,
+		sockets: make(map[*Socket]struct{}), empty: make(chan struct{}),
 	}
-	for i := range guard.indexes {
+	// The pauses are longer than those of requests: nobody knows when somebody leaves.
+	watch := engine.NewWatch("websocketmw", config.Logger, false)
+	guard.rules = engine.Rules{Watch: watch, LeastPause: 5, MostPause: 10}
+	for i, rule := range config.Rules {
+		guard.rules.Slots = append(guard.rules.Slots, engine.SlotsRule{
+			Rule:  engine.Rule{Key: rule.Key, Plan: rule.Plan, Service: rule.WhenFull == Unavailable},
+			Slots: rule.Slots, OneMore: rule.WhenFull == EvictOldest,
+		})
+		guard.indexes = append(guard.indexes, index{
+			guard: guard, rule: i, slots: rule.Slots,
+			lists: make(map[string]list), closeOrders: make(map[string]closeOrder),
+		})
+	}
+	for i := range guard.indexes { // now: append has moved them before
 		guard.indexes[i].listener = guard.indexes[i].hear
 	}
-	for _, in := range config.Messages {
-		guard.inbound = append(guard.inbound, inboundLimit{in, frames.Messages})
+	for _, limit := range config.Messages {
+		guard.inbound = append(guard.inbound, inboundLimit{limit, frames.Messages})
 	}
-	for _, in := range config.Bytes {
-		guard.inbound = append(guard.inbound, inboundLimit{in, frames.Bytes})
+	for _, limit := range config.Bytes {
+		guard.inbound = append(guard.inbound, inboundLimit{limit, frames.Bytes})
 	}
 	for i := range guard.inbound {
 		if guard.inbound[i].Key == nil {
@@ -197,12 +205,13 @@ func randomKey(*http.Request) (string, error) { return rand.Text(), nil }
 
 func (c *Config) validate() error {
 	all := engine.Faults{Where: "websocketmw: Config"}
-	all.Add(len(c.Rules) > engine.MaxRules, "there are %d Rules: at most %d are possible", len(c.Rules), engine.MaxRules)
-	for _, d := range []struct {
+	n := len(c.Rules)
+	all.Add(n > engine.MaxRules, "there are %d Rules: at most %d are possible", n, engine.MaxRules)
+	for _, field := range []struct {
 		name string
 		time.Duration
 	}{{"MaxIdle", c.MaxIdle}, {"MaxAge", c.MaxAge}, {"Drain", c.Drain}} {
-		all.Add(d.Duration < 0, "%s is %v: it must not be negative", d.name, d.Duration)
+		all.Add(field.Duration < 0, "%s is %v: it must not be negative", field.name, field.Duration)
 	}
 	errs := append([]error{all.Err()}, c.ruleFaults()...)
 	errs = append(errs, inboundFaults("Messages", c.Messages)...)
@@ -212,26 +221,29 @@ func (c *Config) validate() error {
 func (c *Config) ruleFaults() (errs []error) {
 	names := make(map[string]bool)
 	evicts := false
-	for i, r := range c.Rules {
+	for i, rule := range c.Rules {
 		faults := engine.Faults{Where: fmt.Sprintf("websocketmw: Rules[%d]", i)}
-		faults.Add(r.Slots == nil, "the Slots are nil: make them with core.NewSlots")
-		faults.Add(r.Key == nil, "the Key is nil: say whose sockets are counted, with a function of package keyfuncs")
-		faults.Add(r.WhenFull < Refuse || r.WhenFull > EvictOldest, "WhenFull is %d: use Refuse, Unavailable or EvictOldest", r.WhenFull)
-		if r.Slots != nil {
-			faults.Add(names[r.Slots.Name()], "a rule before it has slots named %q, too", r.Slots.Name())
-			names[r.Slots.Name()] = true
+		faults.Add(rule.Slots == nil, "the Slots are nil: make them with core.NewSlots")
+		faults.Add(rule.Key == nil, "the Key is nil: say whose sockets are counted, "+
+			"with a function of package keyfuncs")
+		isKnown := rule.WhenFull >= Refuse && rule.WhenFull <= EvictOldest
+		faults.Add(!isKnown, "WhenFull is %d: use Refuse, Unavailable or EvictOldest", rule.WhenFull)
+		if rule.Slots != nil {
+			faults.Add(names[rule.Slots.Name()], "a rule before it has slots named %q, too", rule.Slots.Name())
+			names[rule.Slots.Name()] = true
 		}
-		faults.Add(evicts && r.WhenFull == EvictOldest, "a rule before it has EvictOldest, too")
-		evicts = evicts || r.WhenFull == EvictOldest
+		// With two, a newcomer could have to take the places of two sockets.
+		faults.Add(evicts && rule.WhenFull == EvictOldest, "a rule before it has EvictOldest, too")
+		evicts = evicts || rule.WhenFull == EvictOldest
 		errs = append(errs, faults.Err())
 	}
 	return errs
 }
 
 func inboundFaults(field string, all []Inbound) (errs []error) {
-	for i, in := range all {
+	for i, limit := range all {
 		faults := engine.Faults{Where: fmt.Sprintf("websocketmw: %s[%d]", field, i)}
-		faults.Add(in.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
+		faults.Add(limit.Limiter == nil, "the Limiter is nil: make one with core.NewLimiter")
 		errs = append(errs, faults.Err())
 	}
 	return errs

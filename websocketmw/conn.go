@@ -69,6 +69,7 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	socket := h.socket
 	c := &conn{socket}
 	socket.hijack(inner) // before rebase, which may wait for a limit
+	// Of the conn, and not of the Socket: the guard keeps that for as long as it is open.
 	runtime.AddCleanup(c, (*Socket).endUnreachable, socket)
 	c.rebase(rw)
 	if tcp, ok := inner.(*net.TCPConn); ok {
@@ -124,14 +125,16 @@ func (c *conn) rebase(rw *bufio.ReadWriter) {
 
 func (c *conn) Read(data []byte) (int, error) {
 	n, err := c.socket.read(data)
-	runtime.KeepAlive(c)
+	runtime.KeepAlive(c) // a conn whose last use is a call that blocks must not be taken for dropped
 	return n, err
 }
+
 func (c *conn) Write(data []byte) (int, error) {
 	n, err := c.socket.write(data)
 	runtime.KeepAlive(c)
 	return n, err
 }
+
 func (c *conn) Close() error         { return c.socket.end() }
 func (c *conn) LocalAddr() net.Addr  { return c.socket.conn.LocalAddr() }
 func (c *conn) RemoteAddr() net.Addr { return c.socket.conn.RemoteAddr() }
@@ -151,8 +154,9 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 
 func (c *conn) SetWriteDeadline(t time.Time) error { return c.socket.conn.SetWriteDeadline(t) }
 
-func (s *Socket) noteDeadline(t time.Time) {
+// noteDeadline notes the handler's deadline for reads, which a delay must not miss.
+func (s *Socket) noteDeadline(deadline time.Time) {
 	if s.guard.delays() {
-		s.readBy.Store(&t)
+		s.readDeadline.Store(&deadline)
 	}
 }

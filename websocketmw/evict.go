@@ -26,9 +26,10 @@ func (g *Guard) makeRoom(ctx context.Context, socket *Socket, admission *engine.
 		ctx, cancel := context.WithTimeout(ctx, searchTimeout)
 		defer cancel()
 		var oldest candidate
-		_, _ = g.indexes[i].announce(ctx, admission.Claims[i].Key, order{Do: doFindOldest}, func(a answer) bool {
-			if a.Oldest.Age > oldest.Age {
-				oldest = a.Oldest
+		// Nobody is enough: another server may have an older one. Who does not answer in time is left out.
+		_, _ = g.indexes[i].announce(ctx, admission.Claims[i].Key, order{Do: doFindOldest}, func(found answer) bool {
+			if found.Oldest.Age > oldest.Age {
+				oldest = found.Oldest
 			}
 			return false
 		})
@@ -36,6 +37,7 @@ func (g *Guard) makeRoom(ctx context.Context, socket *Socket, admission *engine.
 			g.rules.Refuse(admission, i)
 			return false
 		}
+		// Not yet: the handler may refuse the handshake.
 		socket.evicts = &eviction{&g.indexes[i], admission.Claims[i], order{Do: doEvict, Evicts: oldest}}
 	}
 	return true
@@ -75,18 +77,20 @@ func (x *index) takeSlot(topic string, number int64) *Socket {
 // evict is called when the 101 of a newcomer is written. It evicts the candidate if the key still holds more than its
 // limit. If no server confirms it, the newcomer is closed.
 func (g *Guard) evict(newcomer *Socket) {
-	e := newcomer.evicts
+	eviction := newcomer.evicts
 	ctx, cancel := context.WithTimeout(newcomer.Context(), answerTimeout)
 	defer cancel()
-	held, err := e.claim.Slots.Count(ctx, e.claim.Key)
-	if err == nil && held <= e.claim.Slots.Limit(e.claim.Key) || newcomer.Context().Err() != nil {
+	claim := &eviction.claim
+	held, err := claim.Slots.Count(ctx, claim.Key)
+	if err == nil && held <= claim.Slots.Limit(claim.Key) || newcomer.Context().Err() != nil {
 		return // somebody has left
 	}
 	done := false
-	_, _ = e.index.announce(ctx, e.claim.Key, e.order, func(a answer) bool {
-		done = a.Done
+	_, _ = eviction.index.announce(ctx, claim.Key, eviction.order, func(reply answer) bool {
+		done = reply.Done
 		return done
 	})
+	// Without an answer the other socket may be open, and have its slot: one of the two has to go.
 	if !done {
 		g.release(newcomer)
 		newcomer.close(ErrEvicted, frames.CodeTryAgain, "too many sockets are open; try again later")

@@ -86,7 +86,10 @@ func (g *Guard) admit(r *http.Request, kind kind) (*Socket, *engine.Admission) {
 	}
 	defer g.endHandshake()
 	socket := &Socket{guard: g, requestContext: r.Context()}
-	if !g.rules.Keys(admission, r) || !socket.countInbound(admission, r) || !g.rules.Acquire(admission, r) || !g.makeRoom(r.Context(), socket, admission) {
+	// The keys of all rules and limits come first, so that whoever has none costs no call of a store. The slots come
+	// last, as they have to be given back if something is refused after them.
+	isCounted := g.rules.Keys(admission, r) && socket.countInbound(admission, r)
+	if !isCounted || !g.rules.Acquire(admission, r) || !g.makeRoom(r.Context(), socket, admission) {
 		return nil, admission
 	}
 	if !g.add(socket, admission, beganAt) {
@@ -97,7 +100,9 @@ func (g *Guard) admit(r *http.Request, kind kind) (*Socket, *engine.Admission) {
 }
 
 func (g *Guard) refuseInDrain(admission *engine.Admission) *engine.Admission {
-	admission.Status, admission.Err, admission.RetryAfter = http.StatusServiceUnavailable, core.ErrClosed, g.rules.Pause()
+	admission.Status = http.StatusServiceUnavailable
+	admission.Err = core.ErrClosed
+	admission.RetryAfter = g.rules.Pause()
 	return admission
 }
 
@@ -118,7 +123,7 @@ func (g *Guard) endHandshake() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.handshakes--
-	if g.handshakes == 0 {
+	if g.handshakes == 0 { // no handshake is left that has begun before an order to close
 		for i := range g.indexes {
 			clear(g.indexes[i].closeOrders)
 		}
@@ -136,14 +141,21 @@ func (g *Guard) add(socket *Socket, admission *engine.Admission, beganAt time.Ti
 		return false
 	}
 	g.lastNumber++
-	socket.number, socket.beganAt, socket.slot, socket.holdsSlot, socket.links = g.lastNumber, beganAt, admission.Held(), true, make([]link, len(admission.Claims))
+	socket.number = g.lastNumber
+	socket.beganAt = beganAt
+	socket.slot = admission.Held()
+	socket.holdsSlot = true
+	socket.links = make([]link, len(admission.Claims))
 	g.sockets[socket] = struct{}{}
-	for i, c := range admission.Claims {
-		socket.links[i].topic = c.Slots.Notices().Topic(c.Slots.Name(), c.Key)
-		g.indexes[i].add(socket)
-		o, ok := g.indexes[i].closeOrders[socket.links[i].topic]
-		if ok && !beganAt.After(o.announcedAt) {
-			closing = &o.order
+	for i, claim := range admission.Claims {
+		index := &g.indexes[i]
+		topic := claim.Slots.Notices().Topic(claim.Slots.Name(), claim.Key)
+		socket.links[i].topic = topic
+		index.add(socket)
+		// An order that came during the handshake has not found the socket in the index.
+		last, ok := index.closeOrders[topic]
+		if ok && !beganAt.After(last.announcedAt) {
+			closing = &last.order
 		}
 	}
 	g.mu.Unlock()
@@ -190,6 +202,7 @@ func (g *Guard) stopIfEmpty() {
 	if len(g.sockets) > 0 || g.handshakes > 0 {
 		return
 	}
+	// So a guard without sockets costs the store nothing.
 	for _, stop := range g.stopListening {
 		stop()
 	}

@@ -77,7 +77,8 @@ func (g *Guard) delays() bool {
 func (s *Socket) countInbound(admission *engine.Admission, r *http.Request) bool {
 	for i := range s.guard.inbound {
 		limit := &s.guard.inbound[i]
-		key, plan, ok := s.guard.rules.Whom(admission, r, &engine.Rule{Key: limit.Key, Plan: limit.Plan}, limit.Limiter.Name())
+		rule := &engine.Rule{Key: limit.Key, Plan: limit.Plan}
+		key, plan, ok := s.guard.rules.Whom(admission, r, rule, limit.Limiter.Name())
 		if !ok {
 			return false
 		}
@@ -98,6 +99,7 @@ func (s *Socket) read(data []byte) (int, error) {
 		if in.discarding {
 			return s.readClose(data, n, err)
 		}
+		// A library that waits for the rest of a frame would not get to the Close frame after it.
 		rest := min(n, in.inspector.Rest()) // of a frame that the library has begun to read
 		s.holdBack(data[rest:n])
 		n = rest
@@ -148,12 +150,13 @@ func (s *Socket) admitBytes(data []byte) int {
 	if !found.Walk(&in.inspector, data, extensions) {
 		many := manyFrames.Get().(*[]frames.Frame)
 		defer manyFrames.Put(many)
-		most := frames.MostIn(len(data))
-		if len(*many) < most {
-			*many = make([]frames.Frame, most)
+		room := frames.MostIn(len(data))
+		if len(*many) < room {
+			*many = make([]frames.Frame, room)
 		}
 		found.Continue(data, extensions, *many)
 	}
+	// Each try charges only what no try before has: counts say what was charged.
 	span, wait := s.charge(&found)
 	for wait > 0 {
 		if !s.pause(wait) {
@@ -176,6 +179,9 @@ func (s *Socket) refuse(fault string) {
 
 // charge charges what was found, and returns how much of it there is room for. If that is nothing, it may be tried
 // again after wait, or the socket must be closed.
+//
+// Each limit is charged for what the limits before it have left of the bytes. What one was charged for, and a later one
+// holds back, stays in its count, and is not charged again when it is read.
 func (s *Socket) charge(found *frames.List) (span *frames.Span, wait time.Duration) {
 	in := &s.in
 	span = &found.Span
@@ -187,12 +193,12 @@ func (s *Socket) charge(found *frames.List) (span *frames.Span, wait time.Durati
 		if need <= 0 {
 			continue
 		}
-		decision, got, err := count.limiter.AllowAtMost(s.Context(), count.key, need)
+		decision, charged, err := count.limiter.AllowAtMost(s.Context(), count.key, need)
 		if err != nil && limit.Delay {
-			got = need // it is read at once
+			charged = need // it is read at once
 		}
-		count.charged += got
-		if got == need {
+		count.charged += charged
+		if charged == need {
 			continue
 		}
 		room[limit.unit] = count.charged
@@ -212,11 +218,12 @@ func (s *Socket) charge(found *frames.List) (span *frames.Span, wait time.Durati
 			return span, 0
 		}
 	}
+	// Control frames last, and only those in what is left: they need no store, and cannot be given back.
 	need := span.Used[frames.Controls]
 	if need > 0 {
-		got := in.takeControls(time.Since(s.openedAt), need)
-		if got < need {
-			room[frames.Controls] = got
+		taken := in.takeControls(time.Since(s.openedAt), need)
+		if taken < need {
+			room[frames.Controls] = taken
 			cut := found.Cut(room)
 			span = &cut
 			in.violation = &violation{ErrFlood, frames.CodePolicy, "too many control frames", errReadFlood}
@@ -245,21 +252,21 @@ func (s *Socket) overLimit(limiter *core.Limiter, err error) *violation {
 }
 
 // delay returns for how long to delay a read, or 0 if it would be too long.
-func (s *Socket) delay(d time.Duration) time.Duration {
-	most := maxDelay
-	by := s.readBy.Load()
-	if by != nil && !by.IsZero() {
-		most = min(most, time.Until(*by)/2)
+func (s *Socket) delay(wait time.Duration) time.Duration {
+	longest := maxDelay
+	deadline := s.readDeadline.Load()
+	if deadline != nil && !deadline.IsZero() {
+		longest = min(longest, time.Until(*deadline)/2)
 	}
-	if d > most {
+	if wait > longest {
 		return 0
 	}
-	return min(most, max(d, minDelay))
+	return min(longest, max(wait, minDelay))
 }
 
-// pause waits for d, and reports whether it did: not if the socket ends or is being closed.
-func (s *Socket) pause(d time.Duration) bool {
-	s.lastRead.Store(int64(time.Since(s.openedAt) + d)) // a delay is not silence
+// pause waits for a time, and reports whether it did: not if the socket ends or is being closed.
+func (s *Socket) pause(wait time.Duration) bool {
+	s.lastRead.Store(int64(time.Since(s.openedAt) + wait)) // a delay is not silence
 	s.mu.Lock()
 	if s.stop == nil {
 		s.stop = make(chan struct{})
@@ -269,7 +276,7 @@ func (s *Socket) pause(d time.Duration) bool {
 	}
 	stop := s.stop
 	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(s.Context(), d)
+	ctx, cancel := context.WithTimeout(s.Context(), wait)
 	defer cancel()
 	select {
 	case <-stop:
@@ -308,10 +315,10 @@ func (s *Socket) readRest() error {
 		s.requestClose() // now: the client's own Close frame may be there already, and the handler close
 	}
 	_ = s.conn.SetReadDeadline(time.Now().Add(closeTimeout))
-	b := make([]byte, drainSize)
+	rest := make([]byte, drainSize)
 	for !in.answered && !in.inspector.Closed {
-		n, err := s.receive(b)
-		closes, _ := in.inspector.Walker.Walk(b[:n])
+		n, err := s.receive(rest)
+		closes, _ := in.inspector.Walker.Walk(rest[:n])
 		in.answered = closes || err != nil
 	}
 	return in.violation.err

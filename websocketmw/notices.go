@@ -57,39 +57,44 @@ func (g *Guard) listen() {
 	}
 	for i := range g.indexes {
 		index := &g.indexes[i]
-		g.stopListening = append(g.stopListening, index.slots.Backend().Notices().Listen(index.slots.Name(), index.listener))
+		stop := index.slots.Backend().Notices().Listen(index.slots.Name(), index.listener)
+		g.stopListening = append(g.stopListening, stop)
 	}
 }
 
 // announce makes an order known to all guards with such slots, and passes on the answers until there are enough. It
 // returns who has not answered.
-func (x *index) announce(ctx context.Context, key string, o order, heard func(answer) (enough bool)) (silent []int64, err error) {
-	text, err := json.Marshal(o)
+func (x *index) announce(
+	ctx context.Context, key string, order order, heard func(answer) (enough bool),
+) (silent []int64, err error) {
+	text, err := json.Marshal(order)
 	if err != nil {
 		return nil, err
 	}
-	n := backend.Notice{Name: x.slots.Name(), Key: key, Text: string(text), All: o.Do == doClose}
-	return x.slots.Backend().Notices().Announce(ctx, n, func(text string) bool {
-		var a answer
-		return json.Unmarshal([]byte(text), &a) == nil && heard(a)
+	// An order to close is also for handshakes, which hold no slots yet.
+	notice := backend.Notice{Name: x.slots.Name(), Key: key, Text: string(text), All: order.Do == doClose}
+	return x.slots.Backend().Notices().Announce(ctx, notice, func(text string) bool {
+		var reply answer
+		return json.Unmarshal([]byte(text), &reply) == nil && heard(reply)
 	})
 }
 
 // hear does what a notice says, and answers it.
 func (x *index) hear(heard backend.Heard) (reply backend.NoticeAnswer) {
-	var o order
-	if json.Unmarshal([]byte(heard.Text), &o) != nil {
+	var asked order
+	if json.Unmarshal([]byte(heard.Text), &asked) != nil {
 		return reply
 	}
-	var a answer
+	var result answer
 	announcedAt := time.Now().Add(-heard.Age)
-	switch o.Do {
+	switch asked.Do {
 	case doFindOldest:
-		a.Oldest = x.oldest(heard.Topic, announcedAt)
+		result.Oldest = x.oldest(heard.Topic, announcedAt)
 	case doEvict:
-		if o.Evicts.Guard == x.guard.id && heard.Age < searchTimeout {
-			socket := x.takeSlot(heard.Topic, o.Evicts.Number)
-			a.Done = true
+		// A late one evicts nobody: the newcomer may have given up.
+		if asked.Evicts.Guard == x.guard.id && heard.Age < searchTimeout {
+			socket := x.takeSlot(heard.Topic, asked.Evicts.Number)
+			result.Done = true // also if it has left meanwhile
 			if socket != nil { // the slot is free only when the newcomer can know why
 				reply.Then = func() {
 					socket.slot.Release()
@@ -98,14 +103,14 @@ func (x *index) hear(heard backend.Heard) (reply backend.NoticeAnswer) {
 			}
 		}
 	case doClose:
-		for _, other := range x.keepCloseOrder(heard.Topic, closeOrder{o, announcedAt}) {
-			if other.close(nil, o.Code, o.Reason) {
-				a.Open++
+		for _, socket := range x.keepCloseOrder(heard.Topic, closeOrder{asked, announcedAt}) {
+			if socket.close(nil, asked.Code, asked.Reason) {
+				result.Open++
 			}
 		}
 	}
-	if a != (answer{}) {
-		text, _ := json.Marshal(a) // there is nothing in it that could fail
+	if result != (answer{}) {
+		text, _ := json.Marshal(result) // there is nothing in it that could fail
 		reply.Text = string(text)
 	}
 	return reply
@@ -119,7 +124,9 @@ func (x *index) hear(heard backend.Heard) (reply backend.NoticeAnswer) {
 // CloseAll takes 2 seconds at most, and mostly a quarter of a second over Redis. It returns how many sockets it has
 // begun to close, without those whose handshakes are still being checked. If a server has not answered, the error wraps
 // core.ErrUnavailable: call CloseAll again. If no rule of this guard has the slots, it wraps core.ErrInvalid.
-func (g *Guard) CloseAll(ctx context.Context, slots *core.Slots, key string, code int, reason string) (n int, err error) {
+func (g *Guard) CloseAll(
+	ctx context.Context, slots *core.Slots, key string, code int, reason string,
+) (n int, err error) {
 	index := g.indexOf(slots)
 	if index == nil {
 		return 0, fmt.Errorf("%w: no rule of the guard has the slots", core.ErrInvalid)
@@ -129,8 +136,9 @@ func (g *Guard) CloseAll(ctx context.Context, slots *core.Slots, key string, cod
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	silent, err := index.announce(ctx, key, order{Do: doClose, Code: code, Reason: frames.Reason(reason)}, func(a answer) bool {
-		n += a.Open
+	order := order{Do: doClose, Code: code, Reason: frames.Reason(reason)}
+	silent, err := index.announce(ctx, key, order, func(reply answer) bool {
+		n += reply.Open
 		return false
 	})
 	if err == nil && len(silent) > 0 {
@@ -142,9 +150,10 @@ func (g *Guard) CloseAll(ctx context.Context, slots *core.Slots, key string, cod
 // indexOf returns the index of the rule with the slots, of any plan, or nil. Other stores may have slots of that name.
 func (g *Guard) indexOf(slots *core.Slots) *index {
 	for i := range g.indexes {
-		x := &g.indexes[i]
-		if slots != nil && x.slots.Name() == slots.Name() && x.slots.Backend().Notices() == slots.Backend().Notices() {
-			return x
+		index := &g.indexes[i]
+		isNamed := slots != nil && index.slots.Name() == slots.Name()
+		if isNamed && index.slots.Backend().Notices() == slots.Backend().Notices() {
+			return index
 		}
 	}
 	return nil
@@ -158,7 +167,9 @@ func (x *index) keepCloseOrder(topic string, order closeOrder) (open []*Socket) 
 	defer x.guard.mu.Unlock()
 	if order.announcedAt.Sub(x.sweptAt) > closeOrderTimeout {
 		x.sweptAt = order.announcedAt
-		maps.DeleteFunc(x.closeOrders, func(_ string, old closeOrder) bool { return order.announcedAt.Sub(old.announcedAt) > closeOrderTimeout })
+		maps.DeleteFunc(x.closeOrders, func(_ string, old closeOrder) bool {
+			return order.announcedAt.Sub(old.announcedAt) > closeOrderTimeout
+		})
 	}
 	if x.guard.handshakes > 0 && x.closeOrders[topic].announcedAt.Before(order.announcedAt) {
 		x.closeOrders[topic] = order

@@ -31,9 +31,9 @@ func (s *Socket) write(data []byte) (n int, err error) {
 		n, err = s.writeResponse(data)
 	}
 	if err == nil && n < len(data) {
-		var m int
-		m, err = s.writeFrames(data[n:])
-		n += m
+		var written int
+		written, err = s.writeFrames(data[n:])
+		n += written
 	}
 	s.out.mu.Unlock()
 	s.trySendClose()
@@ -53,25 +53,27 @@ func (s *Socket) writeResponse(data []byte) (int, error) {
 	} else {
 		s.out.response = keep(response)
 	}
-	if m, err := s.conn.Write(data[:n]); err != nil {
-		return m, err
+	written, err := s.conn.Write(data[:n])
+	if err != nil {
+		return written, err
 	}
-	if switched {
+	if switched { // only now: a 101 that was not written has not upgraded
 		s.noteUpgrade()
 	}
 	return n, nil
 }
 
 // keep allocates only for a response that is written in pieces.
-func keep(r frames.Response) *frames.Response { return &r }
+func keep(response frames.Response) *frames.Response { return &response }
 
 // writeFrames writes frames. If the guard wants to close, it stops at the end of the current frame.
 func (s *Socket) writeFrames(data []byte) (n int, err error) {
 	if s.out.wantsClose.Load() && !s.out.closed {
-		ahead := s.out.walker
-		k := ahead.Finish(data)
-		if k > 0 {
-			if n, err = s.writeThrough(data[:k]); err != nil {
+		ahead := s.out.walker // a copy: writeThrough moves the walker by what was written
+		end := ahead.Finish(data)
+		if end > 0 {
+			n, err = s.writeThrough(data[:end])
+			if err != nil {
 				return n, err
 			}
 		}
@@ -83,8 +85,8 @@ func (s *Socket) writeFrames(data []byte) (n int, err error) {
 	case n == len(data):
 		return n, nil
 	}
-	m, err := s.writeThrough(data[n:])
-	return n + m, err
+	written, err := s.writeThrough(data[n:])
+	return n + written, err
 }
 
 // discardWrite reports all of data as written, though only n bytes were: after an error the handler might close the
@@ -128,14 +130,15 @@ func (s *Socket) trySendClose() {
 
 // sendClose writes the Close frame if it is wanted and no frame is incomplete. out.mu is held.
 func (s *Socket) sendClose() {
-	if !s.out.wantsClose.Load() || s.out.closed || !s.out.walker.Between() || !s.upgraded.Load() {
+	isDue := s.out.wantsClose.Load() && !s.out.closed
+	if !isDue || !s.out.walker.Between() || !s.upgraded.Load() {
 		return
 	}
 	s.mu.Lock()
-	why := *s.closing
+	closing := *s.closing
 	s.mu.Unlock()
 	s.out.closed = true
 	s.out.discards = true
-	_ = s.conn.SetWriteDeadline(why.until)
-	_, _ = s.conn.Write(frames.Close(why.code, why.reason))
+	_ = s.conn.SetWriteDeadline(closing.endsAt) // a client that does not read must not hold the connection
+	_, _ = s.conn.Write(frames.Close(closing.code, closing.reason))
 }

@@ -47,7 +47,7 @@ func (g *Guard) closeSlots(ctx context.Context) error {
 	for i := range g.indexes {
 		calls.Go(func() { errs[i] = g.indexes[i].slots.Close(ctx) })
 	}
-	calls.Wait()
+	calls.Wait() // all at once: a store that is away must not take the time of the others
 	return errors.Join(errs...)
 }
 
@@ -58,10 +58,11 @@ func (g *Guard) closeSockets(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for i, socket := range all {
-		at := start.Add(time.Duration(float64(g.config.Drain) * float64(i) / float64(len(all))))
-		d := time.Until(at)
-		if d > 0 {
-			timer.Reset(d)
+		// By the clock, and not by pauses, which would add up: there may be a hundred thousand sockets.
+		closesAt := start.Add(time.Duration(float64(g.config.Drain) * float64(i) / float64(len(all))))
+		pause := time.Until(closesAt)
+		if pause > 0 {
+			timer.Reset(pause)
 			select {
 			case <-timer.C:
 			case <-g.empty:

@@ -45,12 +45,12 @@ type Socket struct {
 	stop           chan struct{} // closed when the guard begins to close it; nil until somebody waits for that
 	ended          bool
 
-	lastRead   atomic.Int64              // nanoseconds since openedAt
-	readBy     atomic.Pointer[time.Time] // the handler's read deadline
-	upgraded   atomic.Bool               // the 101 was written
-	discards   atomic.Bool               // the handler gets nothing more of what the client sends, but a Close frame
-	extensions atomic.Uint32             // those in the 101
-	ageCut     uint16                    // in 65536ths of a tenth of MaxAge: by how much it is closed early
+	lastRead     atomic.Int64              // nanoseconds since openedAt
+	readDeadline atomic.Pointer[time.Time] // that the handler has set
+	upgraded     atomic.Bool               // the 101 was written
+	discards     atomic.Bool               // the handler gets nothing more of what the client sends, but a Close frame
+	extensions   atomic.Uint32             // those in the 101
+	ageCut       uint16                    // in 65536ths of a tenth of MaxAge: by how much it is closed early
 
 	in  input
 	out output
@@ -61,7 +61,7 @@ type closing struct {
 	cause  error
 	code   int
 	reason string
-	until  time.Time // when it closes the connection
+	endsAt time.Time // when it closes the connection
 }
 
 // Format implements [fmt.Formatter]: it prints nothing of whom the socket is.
@@ -112,7 +112,9 @@ func (s *Socket) close(cause error, code int, reason string) bool {
 		s.mu.Unlock()
 		return false
 	}
-	if cause == nil || cause == ErrEvicted { //nolint:errorlint // otherwise the handler still reads what the client has sent
+	// A socket that somebody wants gone hears no more of its client. If the server closes it for reasons of its own,
+	// the handler reads what the client has sent until it answers.
+	if cause == nil || cause == ErrEvicted { //nolint:errorlint // they are given, not wrapped
 		s.discards.Store(true)
 	}
 	s.closing = &closing{cause, code, reason, time.Now().Add(closeTimeout)}
@@ -147,7 +149,7 @@ func (s *Socket) end() (err error) {
 	conn := s.conn
 	closing := s.closing
 	s.ended = true
-	if ended {
+	if ended { // the handler may close what the guard has closed
 		s.mu.Unlock()
 		if conn != nil {
 			err = conn.Close() // what the library gets for closing twice
@@ -164,15 +166,17 @@ func (s *Socket) end() (err error) {
 	if conn != nil {
 		err = conn.Close()
 	}
+	// After the connection, so that no more sockets are open than slots are held, and before OnClosed, which may take
+	// its time.
 	s.guard.release(s)
 	defer s.guard.remove(s) // so that Shutdown waits for OnClosed
-	f := s.guard.config.OnClosed
-	if f != nil {
+	onClosed := s.guard.config.OnClosed
+	if onClosed != nil {
 		var cause error
 		if closing != nil {
 			cause = closing.cause
 		}
-		f(s, cause)
+		onClosed(s, cause)
 	}
 	return err
 }
@@ -180,7 +184,8 @@ func (s *Socket) end() (err error) {
 // serve calls the handler of an upgrade.
 func (s *Socket) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	s.mu.Lock()
-	s.openedAt, s.ageCut = time.Now(), uint16(rand.Uint32())
+	s.openedAt = time.Now()
+	s.ageCut = uint16(rand.Uint32())
 	s.requestContext = context.WithValue(r.Context(), socketKey{}, s)
 	s.mu.Unlock()
 	returned := false
@@ -202,15 +207,15 @@ func (s *Socket) hijack(conn net.Conn) {
 	s.conn = conn
 	ended := s.ended
 	closing := s.closing != nil
-	at, _ := s.nextClose()
-	if !ended && !at.IsZero() {
-		s.setTimer(time.Until(at))
+	closesAt, _ := s.nextClose()
+	if !ended && !closesAt.IsZero() {
+		s.setTimer(time.Until(closesAt))
 	}
 	s.mu.Unlock()
 	switch {
 	case ended: // by Shutdown
 		_ = conn.Close()
-	case closing:
+	case closing: // before there was a connection to close
 		go s.requestClose()
 	}
 }
@@ -228,43 +233,46 @@ func (s *Socket) noteUpgrade() {
 }
 
 // setTimer sets the timer. s.mu is held.
-func (s *Socket) setTimer(d time.Duration) {
+func (s *Socket) setTimer(pause time.Duration) {
 	if s.timer == nil {
-		s.timer = time.AfterFunc(max(d, 0), s.onTimer)
+		s.timer = time.AfterFunc(max(pause, 0), s.onTimer)
 	} else {
-		s.timer.Reset(max(d, 0))
+		s.timer.Reset(max(pause, 0))
 	}
 }
 
 // nextClose returns when the guard closes the socket, or ends it if that has no cause; or the zero time. s.mu is
 // held.
-func (s *Socket) nextClose() (at time.Time, cause error) {
+func (s *Socket) nextClose() (closesAt time.Time, cause error) {
 	if s.closing != nil {
-		return s.closing.until, nil
+		return s.closing.endsAt, nil
 	}
-	if d := s.guard.config.MaxAge; d > 0 {
-		at = s.openedAt.Add(d - d/10*time.Duration(s.ageCut)/(1<<16))
+	maxAge := s.guard.config.MaxAge
+	if maxAge > 0 {
+		closesAt = s.openedAt.Add(maxAge - maxAge/10*time.Duration(s.ageCut)/(1<<16))
 		cause = ErrAged
 	}
-	if d := s.guard.config.MaxIdle; d > 0 {
-		idle := s.openedAt.Add(time.Duration(s.lastRead.Load()) + d)
-		if at.IsZero() || idle.Before(at) {
-			at = idle
+	maxIdle := s.guard.config.MaxIdle
+	if maxIdle > 0 {
+		idleAt := s.openedAt.Add(time.Duration(s.lastRead.Load()) + maxIdle)
+		if closesAt.IsZero() || idleAt.Before(closesAt) {
+			closesAt = idleAt
 			cause = ErrIdle
 		}
 	}
-	return at, cause
+	return closesAt, cause
 }
 
-// onTimer closes the socket or the connection if it is time to.
+// onTimer closes the socket or the connection if it is time to. A read does not set the timer, which would cost
+// each a lock: the timer finds out what was read meanwhile, and is set again.
 func (s *Socket) onTimer() {
 	s.mu.Lock()
-	at, cause := s.nextClose()
-	if s.ended || at.IsZero() {
+	closesAt, cause := s.nextClose()
+	if s.ended || closesAt.IsZero() {
 		s.mu.Unlock()
 		return
 	}
-	left := time.Until(at)
+	left := time.Until(closesAt)
 	if left > 0 {
 		s.setTimer(left)
 		s.mu.Unlock()

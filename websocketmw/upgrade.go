@@ -25,10 +25,11 @@ func classify(r *http.Request) kind {
 		}
 		return other
 	}
-	if r.Method != http.MethodGet || !mentions(r.Header["Upgrade"], "websocket") || !mentions(r.Header["Connection"], "upgrade") ||
-		!mentions(r.Header["Sec-Websocket-Version"], "13") {
+	asks := mentions(r.Header["Upgrade"], "websocket") && mentions(r.Header["Connection"], "upgrade")
+	if r.Method != http.MethodGet || !asks || !mentions(r.Header["Sec-Websocket-Version"], "13") {
 		return other
 	}
+	// Without a key, every library refuses. With a bad one, some do.
 	keys := r.Header["Sec-Websocket-Key"]
 	switch {
 	case len(keys) == 0 || keys[0] == "":
@@ -50,7 +51,7 @@ func mentions(lines []string, word string) bool {
 	return false
 }
 
-// isKey reports whether s is the base64 of 16 bytes (RFC 6455, section 4.2.1).
+// isKey reports whether a text is the base64 of 16 bytes (RFC 6455, section 4.2.1).
 func isKey(text string) bool {
 	const size, encoded = 16, 24
 	if len(text) != encoded {

@@ -14,12 +14,12 @@ import (
 func (c *call) read(name string) (text []byte, parsed *document.Document, err error) {
 	in := c.stdin
 	if name != "-" {
-		f, err := os.Open(name)
+		file, err := os.Open(name)
 		if err != nil {
 			return nil, nil, err
 		}
-		defer f.Close()
-		in = f
+		defer file.Close()
+		in = file
 	}
 	// One byte more than a document may have is a fault of it, and not of the file.
 	text, err = io.ReadAll(io.LimitReader(in, document.MaxBytes+1))
@@ -30,7 +30,8 @@ func (c *call) read(name string) (text []byte, parsed *document.Document, err er
 	return text, parsed, err
 }
 
-// must reads a document that has to be valid. Its faults are printed.
+// must reads a document that has to be valid. Its faults are printed, a line each, and the error says only that there
+// are some.
 func (c *call) must(name string) (text []byte, parsed *document.Document, err error) {
 	text, parsed, err = c.read(name)
 	var faults document.Faults
@@ -80,6 +81,7 @@ func check(_ context.Context, command *call) (int, error) {
 	}
 	var all []checked
 	code := exitOK
+	// All faults of all files are told. Only a file that cannot be read ends it.
 	for _, name := range files {
 		_, parsed, err := command.read(name)
 		var faults document.Faults
@@ -91,17 +93,17 @@ func check(_ context.Context, command *call) (int, error) {
 			one.Version = parsed.Version
 			one.Warnings = jsonFaults(parsed.Warnings)
 		} else {
-			code = exitNo
+			code = exitNo // for all of them
 		}
 		all = append(all, one)
 	}
 	return code, command.print(all, func() {
 		for _, one := range all {
-			for _, f := range one.Faults {
-				command.printf("%s\n", at(one.File, document.Fault(f)))
+			for _, fault := range one.Faults {
+				command.printf("%s\n", at(one.File, document.Fault(fault)))
 			}
-			for _, f := range one.Warnings {
-				command.printf("%s (a warning)\n", at(one.File, document.Fault(f)))
+			for _, fault := range one.Warnings {
+				command.printf("%s (a warning)\n", at(one.File, document.Fault(fault)))
 			}
 			if one.Version != "" {
 				command.printf("%s: ok, version %s\n", one.File, one.Version)
@@ -117,9 +119,9 @@ type jsonChange struct {
 	StartsFresh bool   `json:"fresh,omitempty"`
 }
 
-// changes returns what changes between two documents, with keys.
+// changes returns what changes between two documents, with keys: who has the documents has those, too.
 func changes(from, to *document.Document) []jsonChange {
-	all := []jsonChange{}
+	all := []jsonChange{} // not nil, which would be null in JSON
 	for _, change := range document.Diff(from, to) {
 		all = append(all, jsonChange(change))
 	}
@@ -150,6 +152,7 @@ func diff(_ context.Context, command *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	// As diff of files does: 1 says that there is a difference.
 	all := changes(from, to)
 	code := exitOK
 	if len(all) > 0 {

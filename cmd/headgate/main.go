@@ -5,6 +5,13 @@
 //
 // Without arguments it lists its commands, and with -help after one that command's flags. See
 // docs/headgate.md.
+//
+// A call of a command goes this way:
+//
+//  1. run finds the command, which declares its flags and parses them (main.go).
+//  2. check and diff read files (documents.go). All others need Redis, and most of them a document (redis.go).
+//  3. What is said goes through print, as JSON or for people, with escapes for what would harm a terminal (visible.go).
+//  4. The exit code says yes or no, or that there is no answer.
 package main
 
 import (
@@ -38,6 +45,8 @@ func main() {
 	redis.SetLogger(silent{})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // so that a second Ctrl-C ends the process at once
+	// In a goroutine of its own: a read of standard input cannot be ended, and a signal must end the process all the
+	// same.
 	code := make(chan int, 1)
 	go func() { code <- run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr) }()
 	select {
@@ -58,12 +67,13 @@ func main() {
 // endTime is how long a command has to end after a signal.
 const endTime = 100 * time.Millisecond
 
-// A command is one of the commands.
+// A command is one of the commands. Its run returns the exit code, and an error if there is no answer.
 type command struct {
-	name, args, does string
-	run              func(ctx context.Context, c *call) (int, error)
+	name, args, purpose string
+	run                 func(ctx context.Context, command *call) (int, error)
 }
 
+// commands returns the commands, in the order in which usage lists them.
 func commands() []command {
 	return []command{
 		{"check", "FILE...", "says all that is wrong with documents", check},
@@ -82,7 +92,7 @@ func commands() []command {
 type call struct {
 	flags  *flag.FlagSet
 	usage  func()
-	args   []string
+	args   []string // behind the name of the command
 	stdin  io.Reader
 	stdout *output
 	stderr io.Writer
@@ -98,16 +108,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		usage(stderr)
 		return exitTrouble
 	}
+	// Who asks for help gets a yes; who has called it wrongly does not, though both get the same list.
 	if slices.Contains([]string{"-help", "--help", "-h", "help"}, args[0]) {
 		usage(stderr)
 		return exitOK
 	}
 	for _, cmd := range commands() {
 		if cmd.name == args[0] {
-			one := &call{args: args[1:], stdin: stdin, stdout: &output{to: stdout}, stderr: stderr}
-			return one.run(ctx, cmd)
+			call := &call{args: args[1:], stdin: stdin, stdout: &output{writer: stdout}, stderr: stderr}
+			return call.run(ctx, cmd)
 		}
 	}
+	// It is not repeated: it may be a password or a key that is in the wrong place.
 	fmt.Fprintln(stderr, "headgate: the first argument is no command")
 	usage(stderr)
 	return exitTrouble
@@ -120,12 +132,13 @@ func (c *call) run(ctx context.Context, cmd command) int {
 	c.flags.SetOutput(io.Discard)
 	c.flags.Usage = func() {}
 	c.usage = func() {
-		fmt.Fprintf(c.stderr, "headgate %s %s: %s\n", cmd.name, cmd.args, cmd.does)
+		fmt.Fprintf(c.stderr, "headgate %s %s: %s\n", cmd.name, cmd.args, cmd.purpose)
 		c.flags.SetOutput(c.stderr)
 		c.flags.PrintDefaults()
 	}
 	c.flags.BoolVar(&c.json, "json", false, "print JSON")
 	code, err := cmd.run(ctx, c)
+	// A script that reads half of a document must not get a yes.
 	if err == nil && c.stdout.err != nil {
 		err = fmt.Errorf("standard output: %w", c.stdout.err)
 	}
@@ -151,7 +164,7 @@ func (c *call) run(ctx context.Context, cmd command) int {
 func usage(w io.Writer) {
 	fmt.Fprintln(w, "usage: headgate COMMAND ...")
 	for _, cmd := range commands() {
-		fmt.Fprintf(w, "  %-7s%-31s %s\n", cmd.name, cmd.args, cmd.does)
+		fmt.Fprintf(w, "  %-7s%-31s %s\n", cmd.name, cmd.args, cmd.purpose)
 	}
 	fmt.Fprintln(w, "A FILE is YAML or JSON; - is standard input. Exit codes: 0 yes, 1 no, 2 trouble.")
 }
@@ -178,6 +191,7 @@ func (c *call) parse(least, most int) ([]string, error) {
 		words = append(words, rest[0])
 		rest = rest[1:]
 	}
+	// How many are needed is told, and which flags there are: both are forgotten more often than mistyped.
 	if len(words) < least || len(words) > most {
 		needed := strconv.Itoa(least)
 		if most > least {
@@ -215,7 +229,7 @@ func (c *call) print(value any, text func()) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetIndent("", "  ")
-	encoder.SetEscapeHTML(false)
+	encoder.SetEscapeHTML(false) // people read it, too, and no browser does
 	if err := encoder.Encode(value); err != nil {
 		return err
 	}

@@ -30,21 +30,22 @@ type connection struct {
 	timeout      time.Duration
 }
 
-// redisFlags declares the flags of commands that need Redis.
+// redisFlags declares the flags of commands that need Redis. None of them has a default that is a secret: usage prints
+// defaults.
 func (c *call) redisFlags() *connection {
-	r := &connection{}
-	c.flags.StringVar(&r.url, "redis", "",
+	server := &connection{}
+	c.flags.StringVar(&server.url, "redis", "",
 		"the `URL` of Redis, such as redis://user:password@host:6379/0, or in HEADGATE_REDIS")
-	c.flags.StringVar(&r.key, "document", documentKey, "the `key` of the document in Redis")
-	c.flags.StringVar(&r.passwordFile, "redis-password-file", "",
+	c.flags.StringVar(&server.key, "document", documentKey, "the `key` of the document in Redis")
+	c.flags.StringVar(&server.passwordFile, "redis-password-file", "",
 		"the password of Redis is in this `file`, not in the URL")
-	c.flags.DurationVar(&r.timeout, "timeout", 5*time.Second, "the `time` that an answer may take")
-	return r
+	c.flags.DurationVar(&server.timeout, "timeout", 5*time.Second, "the `time` that an answer may take")
+	return server
 }
 
 // connect returns a client. The error has no password.
 func (r *connection) connect() (redis.UniversalClient, error) {
-	url := cmp.Or(r.url, os.Getenv("HEADGATE_REDIS")) // which is no default, as those are printed
+	url := cmp.Or(r.url, os.Getenv("HEADGATE_REDIS"))
 	if url == "" {
 		return nil, errors.New("name a server with -redis, or in HEADGATE_REDIS")
 	}
@@ -65,10 +66,11 @@ type storeConnection struct {
 
 // storeFlags declares the flags of commands that need the store of the servers.
 func (c *call) storeFlags() *storeConnection {
-	r := &storeConnection{connection: c.redisFlags()}
-	c.flags.StringVar(&r.prefix, "prefix", "", "the Prefix of the store's Config")
-	c.flags.StringVar(&r.secretFile, "secret-file", "", "the store's Secret is in this `file`, or in HEADGATE_SECRET")
-	return r
+	server := &storeConnection{connection: c.redisFlags()}
+	c.flags.StringVar(&server.prefix, "prefix", "", "the Prefix of the store's Config")
+	c.flags.StringVar(&server.secretFile, "secret-file", "",
+		"the store's Secret is in this `file`, or in HEADGATE_SECRET")
+	return server
 }
 
 // open returns the store of the servers. It fails rather than decide without Redis, and remembers no refusal: what it
@@ -83,7 +85,7 @@ func (r *storeConnection) open(client redis.UniversalClient) (*redisstore.Store,
 	})
 }
 
-// secret returns the store's secret, or nil.
+// secret returns the store's secret, or nil. No flag has it, since others see the arguments of a process.
 func (r *storeConnection) secret() ([]byte, error) {
 	if r.secretFile == "" {
 		return []byte(os.Getenv("HEADGATE_SECRET")), nil
@@ -116,11 +118,11 @@ func peek(ctx context.Context, command *call) (int, error) {
 			RetryAfter string `json:"retry_after,omitempty"`
 		}
 		var all []answer
-		for a := range decision.Answers() {
+		for found := range decision.Answers() { // in the order of the policies
 			rule := policies.List[len(all)].Numbers.String()
-			one := answer{a.Policy, rule, a.Limit, a.Remaining, wait(a.ResetAfter), ""}
-			if !a.Allowed {
-				one.RetryAfter = wait(a.RetryAfter)
+			one := answer{found.Policy, rule, found.Limit, found.Remaining, wait(found.ResetAfter), ""}
+			if !found.Allowed {
+				one.RetryAfter = wait(found.RetryAfter)
 			}
 			all = append(all, one)
 		}
@@ -129,10 +131,11 @@ func peek(ctx context.Context, command *call) (int, error) {
 			code = exitNo
 		}
 		return code, command.print(map[string]any{"allowed": decision.Allowed, "policies": all}, func() {
-			for _, a := range all {
-				command.printf("%s: %s: %d of %d left, all in %s", a.Policy, a.Rule, a.Remaining, a.Limit, a.ResetAfter)
-				if a.RetryAfter != "" {
-					command.printf("; refused for %s", a.RetryAfter)
+			for _, one := range all {
+				const text = "%s: %s: %d of %d left, all in %s"
+				command.printf(text, one.Policy, one.Rule, one.Remaining, one.Limit, one.ResetAfter)
+				if one.RetryAfter != "" {
+					command.printf("; refused for %s", one.RetryAfter)
 				}
 				command.printf("\n")
 			}
@@ -140,7 +143,7 @@ func peek(ctx context.Context, command *call) (int, error) {
 	})
 }
 
-// wait returns a wait for people.
+// wait returns a wait for people: of days nobody wants the seconds.
 func wait(span time.Duration) string {
 	if span == core.Never {
 		return "forever"
@@ -171,7 +174,7 @@ type keyFunc func(ctx context.Context, limiter *core.Limiter, key string) (int, 
 
 // withLimit parses LIMIT KEY -plan, and calls a function with the limiter and the key.
 func (c *call) withLimit(ctx context.Context, do keyFunc) (int, error) {
-	r := c.storeFlags()
+	server := c.storeFlags()
 	file := c.flags.String("limits", "", "the limits are those of this `file`, not those in Redis")
 	plan := c.flags.String("plan", "", "the `plan` of the key; its overrides apply too")
 	words, err := c.parse(2, 2)
@@ -187,18 +190,18 @@ func (c *call) withLimit(ctx context.Context, do keyFunc) (int, error) {
 		}
 		key = strings.TrimRight(line, "\r\n")
 	}
-	client, err := r.connect()
+	client, err := server.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	store, err := r.open(client)
+	store, err := server.open(client)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(ctx, server.timeout)
 	defer cancel()
-	text, parsed, err := r.document(ctx, c, client, *file)
+	text, parsed, err := server.document(ctx, c, client, *file)
 	if err != nil {
 		return 0, err
 	}
@@ -207,6 +210,7 @@ func (c *call) withLimit(ctx context.Context, do keyFunc) (int, error) {
 	if limit != nil && *plan != "" && limit.Plans[*plan] == nil {
 		return 0, fmt.Errorf("the limit has no plan %q", *plan)
 	}
+	// The limiter of a book, as servers have it, so that overrides apply as they do there.
 	source := func(context.Context) ([]byte, error) { return text, nil }
 	book, err := limits.Open(ctx, store, source, limits.Config{})
 	if err != nil {
@@ -242,20 +246,20 @@ func (r *connection) documents(client redis.UniversalClient) docstore.Location {
 
 // ping tries what the store needs of Redis.
 func ping(ctx context.Context, command *call) (int, error) {
-	r := command.storeFlags()
+	server := command.storeFlags()
 	if _, err := command.parse(0, 0); err != nil {
 		return 0, err
 	}
-	client, err := r.connect()
+	client, err := server.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	store, err := r.open(client)
+	store, err := server.open(client)
 	if err != nil {
 		return 0, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(ctx, server.timeout)
 	defer cancel()
 	// Of a server that does not answer, the checks would say so several times.
 	if err := client.Ping(ctx).Err(); err != nil {
@@ -263,7 +267,7 @@ func ping(ctx context.Context, command *call) (int, error) {
 	}
 	problems := []string{}
 	code := exitOK
-	if err := store.Check(ctx); err != nil {
+	if err := store.Check(ctx); err != nil { // a line for each problem
 		problems = strings.Split(err.Error(), "\n")
 		code = exitNo
 	}
@@ -279,18 +283,18 @@ func ping(ctx context.Context, command *call) (int, error) {
 
 // pull prints the document in Redis.
 func pull(ctx context.Context, command *call) (int, error) {
-	r := command.redisFlags()
+	server := command.redisFlags()
 	if _, err := command.parse(0, 0); err != nil {
 		return 0, err
 	}
-	client, err := r.connect()
+	client, err := server.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(ctx, server.timeout)
 	defer cancel()
-	text, version, err := r.documents(client).Read(ctx)
+	text, version, err := server.documents(client).Read(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -318,8 +322,8 @@ type publication struct {
 
 // push publishes a document in Redis, and waits until all servers have it.
 func push(ctx context.Context, command *call) (int, error) {
-	r := command.redisFlags()
-	p := &publication{call: command}
+	server := command.redisFlags()
+	publication := &publication{call: command}
 	from := command.flags.String("from", "",
 		"push it only in the place of this `version`, none for no document: nobody else has pushed since")
 	dry := command.flags.Bool("dry-run", false, "only say what would change")
@@ -328,20 +332,20 @@ func push(ctx context.Context, command *call) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	p.text, p.document, err = command.must(words[0])
+	publication.text, publication.document, err = command.must(words[0])
 	if err != nil {
 		return 0, err
 	}
-	client, err := r.connect()
+	client, err := server.connect()
 	if err != nil {
 		return 0, err
 	}
 	defer client.Close()
-	p.documents = r.documents(client)
-	ask, cancel := context.WithTimeout(ctx, r.timeout)
+	publication.documents = server.documents(client)
+	ask, cancel := context.WithTimeout(ctx, server.timeout) // for Redis; servers have the patience
 	defer cancel()
 	// What changes is told first, also if the document is not pushed then.
-	replaces, err := p.compare(ask)
+	replaces, err := publication.compare(ask)
 	if err != nil {
 		return 0, err
 	}
@@ -349,20 +353,21 @@ func push(ctx context.Context, command *call) (int, error) {
 	switch {
 	case *from != "" && *from != was:
 		const text = "Redis has %s, not %s: somebody else has pushed, so compare again"
-		return exitNo, p.not(fmt.Sprintf(text, was, *from))
+		return exitNo, publication.not(fmt.Sprintf(text, was, *from))
 	case *dry:
 		const text = "version %s in the place of %s; to push it, give -from %[2]s"
-		return exitOK, p.not(fmt.Sprintf(text, p.document.Version, was))
+		return exitOK, publication.not(fmt.Sprintf(text, publication.document.Version, was))
 	}
-	err = p.documents.Write(ask, p.text, replaces)
+	// In the place of the version that was compared, and of no other: what was told is what changes.
+	err = publication.documents.Write(ask, publication.text, replaces)
 	switch {
 	case errors.Is(err, docstore.ErrConflict):
-		return exitNo, p.not("somebody else has pushed meanwhile, so compare again")
+		return exitNo, publication.not("somebody else has pushed meanwhile, so compare again")
 	case err != nil:
 		return 0, err
 	}
-	p.result["pushed"] = true
-	return p.await(ctx, *patience)
+	publication.result["pushed"] = true
+	return publication.await(ctx, *patience)
 }
 
 // not prints why the document is not pushed.
@@ -389,7 +394,7 @@ func (p *publication) compare(ctx context.Context) (replaces string, err error) 
 	p.result = map[string]any{
 		"version": p.document.Version, "replaces": cmp.Or(replaces, noDocument), "changes": all, "pushed": false,
 	}
-	if !p.json {
+	if !p.json { // in which it is a part of the result, at the end
 		p.printChanges(all)
 	}
 	return replaces, nil
@@ -400,7 +405,7 @@ func (p *publication) await(ctx context.Context, patience time.Duration) (int, e
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// A server that refuses the document goes on with the old one, so all are told of.
-	have := 0
+	have := 0 // servers
 	refusals := []string{}
 	err := p.documents.Await(ctx, p.document.Version, func(one docstore.Server) {
 		if one.Version == p.document.Version {
@@ -412,7 +417,7 @@ func (p *publication) await(ctx context.Context, patience time.Duration) (int, e
 	code := exitOK
 	if err != nil {
 		code = exitNo
-		if len(refusals) == 0 {
+		if len(refusals) == 0 { // else these were told of already
 			refusals = append(refusals, err.Error())
 		}
 	}

@@ -19,23 +19,24 @@ func version(_ context.Context, command *call) (int, error) {
 	if _, err := command.parse(0, 0); err != nil {
 		return 0, err
 	}
-	b := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
+	// A build by go install has the version of the module, and one in a checkout its revision.
+	built := build{Version: "(devel)", Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		b.Version = info.Main.Version
-		for _, s := range info.Settings {
+		built.Version = info.Main.Version
+		for _, setting := range info.Settings {
 			switch {
-			case s.Key == "vcs.revision":
-				b.Revision = s.Value
-			case s.Key == "vcs.modified" && s.Value == "true":
-				b.Revision += "+"
+			case setting.Key == "vcs.revision":
+				built.Revision = setting.Value
+			case setting.Key == "vcs.modified" && setting.Value == "true":
+				built.Revision += "+"
 			}
 		}
 	}
-	return exitOK, command.print(b, func() {
-		command.printf("headgate %s", b.Version)
-		if b.Revision != "" {
-			command.printf(" (%s)", b.Revision)
+	return exitOK, command.print(built, func() {
+		command.printf("headgate %s", built.Version)
+		if built.Revision != "" {
+			command.printf(" (%s)", built.Revision)
 		}
-		command.printf(" %s %s\n", b.Go, b.System)
+		command.printf(" %s %s\n", built.Go, built.System)
 	})
 }

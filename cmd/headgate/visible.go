@@ -28,10 +28,10 @@ func visible(text string) string {
 		}
 		return "://..."
 	})
-	shown := 0
-	for at := range text {
+	shown := 0 // characters, and not bytes, of which a part could be cut off
+	for i := range text {
 		if shown == maxShown {
-			return escaped(text[:at], "") + "..."
+			return escaped(text[:i], "") + "..."
 		}
 		shown++
 	}
@@ -41,6 +41,7 @@ func visible(text string) string {
 // escaped returns a text with escapes for what is no printable character, but for those that are kept.
 func escaped(text, kept string) string {
 	var b strings.Builder
+	// Not by range, which cannot tell bytes that are not UTF-8 from the character that stands for such bytes.
 	for text != "" {
 		r, n := utf8.DecodeRuneInString(text)
 		switch {
@@ -59,12 +60,12 @@ func escaped(text, kept string) string {
 
 // An output remembers whether all that was written to it has arrived: a document that a full disk has cut off is none.
 type output struct {
-	to  io.Writer
-	err error // the first
+	writer io.Writer
+	err    error // the first
 }
 
 func (o *output) Write(text []byte) (int, error) {
-	n, err := o.to.Write(text)
+	n, err := o.writer.Write(text)
 	if o.err == nil {
 		o.err = err
 	}
@@ -73,7 +74,7 @@ func (o *output) Write(text []byte) (int, error) {
 
 // isTerminal reports whether people see it, and control characters may do harm.
 func (o *output) isTerminal() bool {
-	file, ok := o.to.(*os.File)
+	file, ok := o.writer.(*os.File)
 	if !ok {
 		return false
 	}
@@ -85,11 +86,13 @@ func (o *output) isTerminal() bool {
 // stands for the same.
 func visibleJSON(text string) string {
 	var b strings.Builder
+	// What must be escaped is in strings only, where an escape stands for the same character. Line breaks are between
+	// them: Indent has made those.
 	for _, r := range text {
 		switch {
 		case r == '\n' || strconv.IsPrint(r):
 			b.WriteRune(r)
-		case r > 0xffff:
+		case r > 0xffff: // JSON has escapes of 16 bits: two of them make one character
 			r -= 0x10000
 			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
 		default:
@@ -101,15 +104,16 @@ func visibleJSON(text string) string {
 
 // fprintf is fmt.Fprintf that makes texts visible.
 func fprintf(w io.Writer, format string, args []any) {
+	// By their types, so that no call can forget it.
 	shown := make([]any, len(args))
-	for i, a := range args {
-		switch v := a.(type) {
+	for i, arg := range args {
+		switch value := arg.(type) {
 		case string:
-			a = visible(v)
+			arg = visible(value)
 		case error, fmt.Stringer:
-			a = visible(fmt.Sprint(v))
+			arg = visible(fmt.Sprint(value))
 		}
-		shown[i] = a
+		shown[i] = arg // numbers are as they are
 	}
 	fmt.Fprintf(w, format, shown...)
 }

@@ -47,15 +47,17 @@ type Client struct {
 var _ connect.Interceptor = (*Client)(nil)
 
 // NewClient returns a Client. It is an error if there is no Limiter or it is of a document, or if a number is negative.
-func NewClient(c ClientConfig) (*Client, error) {
-	client, err := rpc.NewClient(c.Limiter, c.MaxWait, c.MaxBlock, c.Retries)
+func NewClient(config ClientConfig) (*Client, error) {
+	client, err := rpc.NewClient(config.Limiter, config.MaxWait, config.MaxBlock, config.Retries)
 	if err != nil {
 		return nil, fmt.Errorf("connectmw: a client: %w", err)
 	}
-	if c.Key == nil {
-		c.Key = func(_ context.Context, _ connect.Spec, peer connect.Peer) (string, error) { return peer.Addr, nil }
+	if config.Key == nil {
+		config.Key = func(_ context.Context, _ connect.Spec, peer connect.Peer) (string, error) {
+			return peer.Addr, nil
+		}
 	}
-	return &Client{client, c.Key}, nil
+	return &Client{client, config.Key}, nil
 }
 
 // WrapUnary implements [connect.Interceptor].
@@ -81,15 +83,16 @@ func (c *Client) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 // first use, and its ends do nothing.
 func (c *Client) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
-		conn := next(ctx, spec)
-		s := &clientStream{StreamingClientConn: conn, ctx: ctx, client: c.client}
-		s.key, s.failed = c.key(ctx, spec, conn.Peer())
-		if s.failed != nil {
-			s.failed = keyError(s.failed)
+		conn := next(ctx, spec) // which sends nothing yet
+		stream := &clientStream{StreamingClientConn: conn, ctx: ctx, client: c.client}
+		key, err := c.key(ctx, spec, conn.Peer())
+		if err != nil {
+			stream.failed = keyError(err)
 		} else {
-			s.failed = sent(c.client.Wait(ctx, s.key))
+			stream.key = key
+			stream.failed = sent(c.client.Wait(ctx, key))
 		}
-		return s
+		return stream
 	}
 }
 
@@ -109,19 +112,19 @@ type clientStream struct {
 }
 
 // Send implements [connect.StreamingClientConn].
-func (s *clientStream) Send(m any) error {
+func (s *clientStream) Send(message any) error {
 	if s.failed != nil {
 		return s.failed
 	}
-	return s.StreamingClientConn.Send(m)
+	return s.StreamingClientConn.Send(message)
 }
 
 // Receive implements [connect.StreamingClientConn].
-func (s *clientStream) Receive(m any) error {
+func (s *clientStream) Receive(message any) error {
 	if s.failed != nil {
 		return s.failed
 	}
-	err := s.StreamingClientConn.Receive(m)
+	err := s.StreamingClientConn.Receive(message)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.client.Block(s.ctx, s.key, waitOf(err))
 	}
@@ -163,9 +166,9 @@ func (s *clientStream) ResponseTrailer() http.Header {
 
 // sent returns the error of a call that was not sent, or err.
 func sent(err error) error {
-	var not *rpc.NotSentError
-	if errors.As(err, &not) {
-		return connect.NewError(connect.Code(not.Code), not)
+	var notSent *rpc.NotSentError
+	if errors.As(err, &notSent) {
+		return connect.NewError(connect.Code(notSent.Code), notSent)
 	}
 	return err
 }
@@ -176,16 +179,19 @@ func keyError(err error) error {
 
 // waitOf returns how long a server wants to get no more calls.
 func waitOf(err error) time.Duration {
-	var e *connect.Error
-	if !errors.As(err, &e) || e.Code() != connect.CodeResourceExhausted && e.Code() != connect.CodeUnavailable {
+	var refusal *connect.Error
+	if !errors.As(err, &refusal) {
+		return 0
+	}
+	if refusal.Code() != connect.CodeResourceExhausted && refusal.Code() != connect.CodeUnavailable {
 		return 0
 	}
 	var details []any
-	for _, detail := range e.Details() {
-		m, failed := detail.Value()
-		if failed == nil {
-			details = append(details, m)
+	for _, detail := range refusal.Details() {
+		value, err := detail.Value()
+		if err == nil { // else it is of a type that this program does not have
+			details = append(details, value)
 		}
 	}
-	return rpc.WaitOf(details, e.Meta().Values(rpc.Pushback))
+	return rpc.WaitOf(details, refusal.Meta().Values(rpc.Pushback))
 }

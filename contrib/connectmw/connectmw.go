@@ -22,12 +22,12 @@ type Guard struct{ guard *rpc.Guard }
 var _ connect.Interceptor = (*Guard)(nil)
 
 // New returns a guard. The error has all faults of the Config, one line a rule.
-func New(c Config) (*Guard, error) {
-	g, err := rpc.New(c, codeOf)
+func New(config Config) (*Guard, error) {
+	guard, err := rpc.New(config, codeOf)
 	if err != nil {
 		return nil, err
 	}
-	return &Guard{g}, nil
+	return &Guard{guard}, nil
 }
 
 // WrapUnary implements [connect.Interceptor].
@@ -38,11 +38,12 @@ func (g *Guard) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		}
 		call := callOf(ctx, r.Spec(), r.Peer(), r.Header())
 		call.Message = r.Any()
-		refusal := g.guard.Serve(ctx, call, func(v *rpc.Visit) (any, error) {
-			if response, err = next(v.Context, r); err != nil {
+		refusal := g.guard.Serve(ctx, call, func(visit *rpc.Visit) (any, error) {
+			response, err = next(visit.Context, r)
+			if err != nil {
 				return nil, err // which may be that of other calls, too, so it gets no fields
 			}
-			add(response.Header(), v.Fields)
+			add(response.Header(), visit.Fields)
 			return response.Any(), nil
 		})
 		if refusal != nil {
@@ -61,12 +62,12 @@ func (*Guard) WrapStreamingClient(next connect.StreamingClientFunc) connect.Stre
 func (g *Guard) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, conn connect.StreamingHandlerConn) (err error) {
 		call := callOf(ctx, conn.Spec(), conn.Peer(), conn.RequestHeader())
-		refusal := g.guard.Serve(ctx, call, func(v *rpc.Visit) (any, error) {
-			add(conn.ResponseHeader(), v.Fields)
-			err = next(v.Context, &stream{conn, v})
-			f := v.Refused()
-			if f != nil {
-				err = errorOf(f)
+		refusal := g.guard.Serve(ctx, call, func(visit *rpc.Visit) (any, error) {
+			add(conn.ResponseHeader(), visit.Fields)
+			err = next(visit.Context, &stream{conn, visit})
+			refused := visit.Refused()
+			if refused != nil { // whatever the handler has made of the error
+				err = errorOf(refused)
 			}
 			return nil, err
 		})
@@ -85,15 +86,17 @@ type stream struct {
 }
 
 // Receive implements [connect.StreamingHandlerConn].
-func (s *stream) Receive(m any) error {
-	if f := s.visit.Refused(); f != nil {
-		return errorOf(f)
+func (s *stream) Receive(message any) error {
+	refusal := s.visit.Refused()
+	if refusal != nil {
+		return errorOf(refusal)
 	}
-	if err := s.StreamingHandlerConn.Receive(m); err != nil {
+	if err := s.StreamingHandlerConn.Receive(message); err != nil {
 		return err
 	}
-	if f := s.visit.Receive(m); f != nil {
-		return errorOf(f)
+	refusal = s.visit.Receive(message)
+	if refusal != nil {
+		return errorOf(refusal)
 	}
 	return nil
 }
@@ -111,9 +114,9 @@ func Requests(next http.Handler) http.Handler {
 
 // callOf returns what is known of a call before its message.
 func callOf(ctx context.Context, spec connect.Spec, peer connect.Peer, header http.Header) *rpc.Call {
-	c := &rpc.Call{Procedure: spec.Procedure, Header: header, RemoteAddr: peer.Addr}
-	c.HTTP, _ = ctx.Value(requestKey{}).(*http.Request)
-	return c
+	call := &rpc.Call{Procedure: spec.Procedure, Header: header, RemoteAddr: peer.Addr}
+	call.HTTP, _ = ctx.Value(requestKey{}).(*http.Request)
+	return call
 }
 
 // codeOf returns the code of what a handler returned.
@@ -132,11 +135,11 @@ func add(header, fields http.Header) {
 }
 
 // errorOf returns the error of a refusal.
-func errorOf(f *rpc.Refusal) *connect.Error {
-	err := connect.NewError(connect.Code(f.Code), errors.New(f.Text))
-	add(err.Meta(), f.Fields)
-	for _, m := range f.Details() {
-		detail, failed := connect.NewErrorDetail(protoadapt.MessageV2Of(m))
+func errorOf(refusal *rpc.Refusal) *connect.Error {
+	err := connect.NewError(connect.Code(refusal.Code), errors.New(refusal.Text))
+	add(err.Meta(), refusal.Fields)
+	for _, message := range refusal.Details() {
+		detail, failed := connect.NewErrorDetail(protoadapt.MessageV2Of(message))
 		if failed == nil {
 			err.AddDetail(detail)
 		}

@@ -8,9 +8,9 @@
 //	path, handler := pingconnect.NewPingServiceHandler(ping, connect.WithInterceptors(guard))
 //	http.ListenAndServe(address, connectmw.Requests(handler))
 //
-// A call is a request of package nethttp. Rules are those of nethttp.Config, their functions get an *http.Request, every
-// key of package keyfuncs serves, and nethttp.SetCost works in handlers. [Message], [Response] and [Code] return values
-// that only calls have.
+// A call is a request of package nethttp. Rules are those of nethttp.Config, their functions get an *http.Request,
+// every key of package keyfuncs serves, and nethttp.SetCost works in handlers. [Message], [Response] and [Code] return
+// values that only calls have.
 //
 // Interceptors do not get the HTTP request. Behind [Requests], functions get the true request. Otherwise
 // they get one made of the values that interceptors see, without TLS. Keys that believe proxies, and

@@ -12,7 +12,8 @@
 //	on a group                          e.Group("/api", echov5mw.Middleware(guard))
 //	on a route                          e.POST("/login", login, echov5mw.Middleware(guard))
 //	limit the signed-in user            nethttp.Rate{Key: echov5mw.Value("user"), ...}
-//	the user, or else the address       keyfuncs.First(keyfuncs.Tag("user", echov5mw.Value("user")), keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
+//	the user, or else the address       keyfuncs.First(keyfuncs.Tag("user", echov5mw.Value("user")),
+//	                                        keyfuncs.Tag("ip", keyfuncs.RemoteAddr()))
 //	each client on each route           keyfuncs.All(echov5mw.Route(), keyfuncs.RemoteAddr())
 //	the plan that middleware has set    nethttp.Rate{Plan: echov5mw.Value("plan"), ...}
 //	Echo's context in Cost, Settle, ... echov5mw.Context(r)

@@ -26,12 +26,12 @@ func Middleware(guard interface {
 	return func(following echo.HandlerFunc) echo.HandlerFunc {
 		handler := guard.Handler(http.HandlerFunc(next))
 		return func(c *echo.Context) error {
-			v := &visit{Context: c.Request().Context(), c: c, following: following}
-			e := &entrance{c.Response(), v}
-			c.SetResponse(e)
-			defer v.end() // Echo uses its contexts again
-			handler.ServeHTTP(e, c.Request().WithContext(v))
-			return v.err
+			visit := &visit{Context: c.Request().Context(), echoContext: c, following: following}
+			entrance := &entrance{c.Response(), visit}
+			c.SetResponse(entrance)
+			defer visit.end() // Echo uses its contexts again
+			handler.ServeHTTP(entrance, c.Request().WithContext(visit))
+			return visit.err
 		}
 	}
 }
@@ -44,8 +44,8 @@ type visit struct {
 	following echo.HandlerFunc
 	err       error
 
-	mu sync.Mutex
-	c  *echo.Context // nil when the guard is done
+	mu          sync.Mutex
+	echoContext *echo.Context // nil when the guard is done
 }
 
 // An entrance is the writer on which the guard refuses. It is that of Echo's context as well, until the handlers behind
@@ -63,13 +63,13 @@ type (
 
 // Value implements [context.Context].
 func (v *visit) Value(key any) any {
-	switch k := key.(type) {
+	switch key := key.(type) {
 	case visitKey:
 		return v
-	case valueKey:
+	case valueKey: // of the key function Value
 		c := v.context()
 		if c != nil {
-			return c.Get(string(k))
+			return c.Get(string(key))
 		}
 	}
 	return v.Context.Value(key)
@@ -78,14 +78,14 @@ func (v *visit) Value(key any) any {
 func (v *visit) context() *echo.Context {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.c
+	return v.echoContext
 }
 
 func (v *visit) end() {
-	leave(v.c)
+	leave(v.echoContext)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.c = nil
+	v.echoContext = nil
 }
 
 // Unwrap is for [http.ResponseController].
@@ -97,17 +97,17 @@ func (e *entrance) Flush() { _ = http.NewResponseController(e.ResponseWriter).Fl
 // Hijack notes that there is an answer. Echo does not, and would answer a refusal on the connection.
 func (e *entrance) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(e.ResponseWriter).Hijack()
-	r, _ := echo.UnwrapResponse(e.ResponseWriter)
-	if r != nil && err == nil {
-		r.Committed = true
+	response, _ := echo.UnwrapResponse(e.ResponseWriter)
+	if response != nil && err == nil {
+		response.Committed = true
 	}
 	return conn, rw, err
 }
 
 // leave gives the context its own writer again.
-func leave(c *echo.Context) {
-	if e, ok := c.Response().(*entrance); ok {
-		c.SetResponse(e.ResponseWriter)
+func leave(echoContext *echo.Context) {
+	if entrance, ok := echoContext.Response().(*entrance); ok {
+		echoContext.SetResponse(entrance.ResponseWriter)
 	}
 }
 
@@ -120,8 +120,8 @@ func (e *entrance) Refused(verdict *nethttp.Verdict, document string) (answered 
 }
 
 func committed(w http.ResponseWriter) bool {
-	r, _ := echo.UnwrapResponse(w)
-	return r != nil && r.Committed
+	response, _ := echo.UnwrapResponse(w)
+	return response != nil && response.Committed
 }
 
 // A refusal is a verdict as Echo's error handler knows errors: it has a status, and says how it is written as JSON.
@@ -137,29 +137,29 @@ func (r *refusal) Unwrap() error                { return r.Verdict }
 
 // next runs the handlers behind the guard.
 func next(w http.ResponseWriter, r *http.Request) {
-	v, _ := r.Context().Value(visitKey{}).(*visit)
-	c := v.c
+	visit, _ := r.Context().Value(visitKey{}).(*visit)
+	c := visit.echoContext
 	c.SetRequest(r)
 	leave(c)
 	_, same := w.(*entrance)
 	if same { // the guard does not look at the response
-		v.err = v.following(c)
+		visit.err = visit.following(c)
 		return
 	}
 	response := c.Response()
 	c.SetResponse(echo.NewResponse(w, c.Logger()))
 	defer c.SetResponse(response)
-	v.err = v.following(c)
-	if v.err != nil {
-		c.Echo().HTTPErrorHandler(c, v.err) // so that the guard sees the response to the error
+	visit.err = visit.following(c)
+	if visit.err != nil {
+		c.Echo().HTTPErrorHandler(c, visit.err) // so that the guard sees the response to the error
 	}
 }
 
 // Context returns Echo's context of a request that a function of a guard gets, or nil: if the request did not pass a
 // Middleware, and when the guard is done with it.
 func Context(r *http.Request) *echo.Context {
-	if v, ok := r.Context().Value(visitKey{}).(*visit); ok {
-		return v.context()
+	if visit, ok := r.Context().Value(visitKey{}).(*visit); ok {
+		return visit.context()
 	}
 	return nil
 }

@@ -25,7 +25,8 @@ type ClientConfig struct {
 	// what servers have answered. With Unlimited, only that counts.
 	Limiter *core.Limiter
 
-	// Key returns whose limit it is that a call counts for. Nil means the connection's target. It is called concurrently.
+	// Key returns whose limit it is that a call counts for. Nil means the connection's target. It is called
+	// concurrently.
 	Key func(ctx context.Context, method string, conn *grpc.ClientConn) (string, error)
 
 	// MaxWait is how long a call waits at most before it is sent, with its repetitions. 0 means a minute.
@@ -39,8 +40,8 @@ type ClientConfig struct {
 	Retries int
 }
 
-// A Client makes calls wait for the limits of servers, as package outgoing does with requests. Before a call is sent, it
-// waits until the limiter admits it. A refusal with RESOURCE_EXHAUSTED or UNAVAILABLE may say when to come back, by
+// A Client makes calls wait for the limits of servers, as package outgoing does with requests. Before a call is sent,
+// it waits until the limiter admits it. A refusal with RESOURCE_EXHAUSTED or UNAVAILABLE may say when to come back, by
 // google.rpc.RetryInfo, by the trailer grpc-retry-pushback-ms, or both; the longer time applies. Then no process that
 // shares the limiter's store sends a call of that key for so long.
 //
@@ -53,27 +54,33 @@ type Client struct {
 }
 
 // NewClient returns a Client. It is an error if there is no Limiter or it is of a document, or if a number is negative.
-func NewClient(c ClientConfig) (*Client, error) {
-	client, err := rpc.NewClient(c.Limiter, c.MaxWait, c.MaxBlock, c.Retries)
+func NewClient(config ClientConfig) (*Client, error) {
+	client, err := rpc.NewClient(config.Limiter, config.MaxWait, config.MaxBlock, config.Retries)
 	if err != nil {
 		return nil, fmt.Errorf("grpcmw: a client: %w", err)
 	}
-	if c.Key == nil {
-		c.Key = func(_ context.Context, _ string, conn *grpc.ClientConn) (string, error) { return conn.Target(), nil }
+	if config.Key == nil {
+		config.Key = func(_ context.Context, _ string, conn *grpc.ClientConn) (string, error) {
+			return conn.Target(), nil
+		}
 	}
-	return &Client{client, c.Key}, nil
+	return &Client{client, config.Key}, nil
 }
 
 // Unary returns the interceptor of unary calls. Where there are others, it is the outermost.
 func (c *Client) Unary() grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, in, out any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(
+		ctx context.Context, method string, in, out any,
+		conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
+	) error {
 		key, err := c.key(ctx, method, conn)
 		if err != nil {
 			return keyError(err)
 		}
 		return sent(c.client.Do(ctx, key, func() (time.Duration, error) {
 			var trailer metadata.MD
-			err := invoke(ctx, method, in, out, conn, append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer))...)
+			withTrailer := append(opts[:len(opts):len(opts)], grpc.Trailer(&trailer)) // a copy, as Do may repeat this
+			err := invoke(ctx, method, in, out, conn, withTrailer...)
 			return waitOf(err, trailer), err
 		}))
 	}
@@ -82,7 +89,8 @@ func (c *Client) Unary() grpc.UnaryClientInterceptor {
 // Stream returns the interceptor of streams. Those that are refused are not repeated: others wait.
 func (c *Client) Stream() grpc.StreamClientInterceptor {
 	return func(
-		ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
+		ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+		streamer grpc.Streamer, opts ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
 		key, err := c.key(ctx, method, conn)
 		if err != nil {
@@ -91,12 +99,12 @@ func (c *Client) Stream() grpc.StreamClientInterceptor {
 		if err := c.client.Wait(ctx, key); err != nil {
 			return nil, sent(err)
 		}
-		s, err := streamer(ctx, desc, conn, method, opts...)
+		stream, err := streamer(ctx, desc, conn, method, opts...)
 		if err != nil {
 			c.client.Block(ctx, key, waitOf(err, nil))
 			return nil, err
 		}
-		return &clientStream{s, c.client, key}, nil
+		return &clientStream{stream, c.client, key}, nil
 	}
 }
 
@@ -109,8 +117,8 @@ type clientStream struct {
 }
 
 // RecvMsg implements [grpc.ClientStream].
-func (s *clientStream) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
+func (s *clientStream) RecvMsg(message any) error {
+	err := s.ClientStream.RecvMsg(message)
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.client.Block(s.Context(), s.key, waitOf(err, s.Trailer()))
 	}
@@ -119,9 +127,9 @@ func (s *clientStream) RecvMsg(m any) error {
 
 // sent returns the status of a call that was not sent, or err.
 func sent(err error) error {
-	var not *rpc.NotSentError
-	if errors.As(err, &not) {
-		return status.Error(codes.Code(not.Code), not.Error())
+	var notSent *rpc.NotSentError
+	if errors.As(err, &notSent) {
+		return status.Error(codes.Code(notSent.Code), notSent.Error())
 	}
 	return err
 }
@@ -132,9 +140,9 @@ func keyError(err error) error {
 
 // waitOf returns how long a server wants to get no more calls.
 func waitOf(err error, trailer metadata.MD) time.Duration {
-	s := status.Convert(err)
-	if s.Code() != codes.ResourceExhausted && s.Code() != codes.Unavailable {
+	refusal := status.Convert(err)
+	if refusal.Code() != codes.ResourceExhausted && refusal.Code() != codes.Unavailable {
 		return 0
 	}
-	return rpc.WaitOf(s.Details(), trailer[strings.ToLower(rpc.Pushback)])
+	return rpc.WaitOf(refusal.Details(), trailer[strings.ToLower(rpc.Pushback)])
 }

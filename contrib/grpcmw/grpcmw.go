@@ -31,24 +31,26 @@ type Guard struct {
 }
 
 // New returns a guard. The error has all faults of the Config, one line a rule.
-func New(c Config) (*Guard, error) {
-	g, err := rpc.New(c, codeOf)
+func New(config Config) (*Guard, error) {
+	guard, err := rpc.New(config, codeOf)
 	if err != nil {
 		return nil, err
 	}
-	return &Guard{g, c}, nil
+	return &Guard{guard, config}, nil
 }
 
 // Unary returns the interceptor of unary calls.
 func (g *Guard) Unary() grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
+	return func(
+		ctx context.Context, message any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler,
+	) (response any, err error) {
 		call := callOf(ctx, info.FullMethod)
 		call.Message = message
-		refusal := g.guard.Serve(ctx, call, func(v *rpc.Visit) (any, error) {
-			if len(v.Fields) > 0 {
-				_ = grpc.SetHeader(ctx, header(v.Fields))
+		refusal := g.guard.Serve(ctx, call, func(visit *rpc.Visit) (any, error) {
+			if len(visit.Fields) > 0 {
+				_ = grpc.SetHeader(ctx, header(visit.Fields))
 			}
-			response, err = handler(v.Context, message)
+			response, err = handler(visit.Context, message)
 			return response, err
 		})
 		if refusal != nil {
@@ -61,21 +63,24 @@ func (g *Guard) Unary() grpc.UnaryServerInterceptor {
 
 // Stream returns the interceptor of streams.
 func (g *Guard) Stream() grpc.StreamServerInterceptor {
-	return func(server any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-		refusal := g.guard.Serve(ss.Context(), callOf(ss.Context(), info.FullMethod), func(v *rpc.Visit) (any, error) {
-			if len(v.Fields) > 0 {
-				_ = ss.SetHeader(header(v.Fields))
+	return func(
+		server any, inner grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
+	) (err error) {
+		call := callOf(inner.Context(), info.FullMethod)
+		refusal := g.guard.Serve(inner.Context(), call, func(visit *rpc.Visit) (any, error) {
+			if len(visit.Fields) > 0 {
+				_ = inner.SetHeader(header(visit.Fields))
 			}
-			err = handler(server, &stream{ss, v})
-			f := v.Refused()
-			if f != nil {
-				ss.SetTrailer(header(f.Fields))
-				err = statusOf(f)
+			err = handler(server, &stream{inner, visit})
+			refused := visit.Refused()
+			if refused != nil { // whatever the handler has made of the error
+				inner.SetTrailer(header(refused.Fields))
+				err = statusOf(refused)
 			}
 			return nil, err
 		})
 		if refusal != nil {
-			ss.SetTrailer(header(refusal.Fields))
+			inner.SetTrailer(header(refusal.Fields))
 			return statusOf(refusal)
 		}
 		return err
@@ -92,15 +97,15 @@ func (g *Guard) Stream() grpc.StreamServerInterceptor {
 //
 // Do not use the guard of a Tap for interceptors too: calls would be charged twice.
 func (g *Guard) Tap() tap.ServerInHandle {
-	settles := slices.ContainsFunc(g.config.Rates, func(r nethttp.Rate) bool { return r.Settle != nil })
+	settles := slices.ContainsFunc(g.config.Rates, func(rule nethttp.Rate) bool { return rule.Settle != nil })
 	if settles || len(g.config.Concurrency)+len(g.config.Messages) > 0 {
 		panic("headgate: grpcmw: a Tap has only Rates, without Settle")
 	}
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		call := callOf(metadata.NewIncomingContext(ctx, info.Header), info.FullMethodName)
-		f := g.guard.Serve(ctx, call, func(*rpc.Visit) (any, error) { return nil, nil })
-		if f != nil {
-			return nil, statusOf(f)
+		refusal := g.guard.Serve(ctx, call, func(*rpc.Visit) (any, error) { return nil, nil })
+		if refusal != nil {
+			return nil, statusOf(refusal)
 		}
 		return ctx, nil
 	}
@@ -117,42 +122,44 @@ type stream struct {
 func (s *stream) Context() context.Context { return s.visit.Context }
 
 // RecvMsg implements [grpc.ServerStream].
-func (s *stream) RecvMsg(m any) error {
-	if f := s.visit.Refused(); f != nil {
-		return statusOf(f)
+func (s *stream) RecvMsg(message any) error {
+	refusal := s.visit.Refused()
+	if refusal != nil {
+		return statusOf(refusal)
 	}
-	if err := s.ServerStream.RecvMsg(m); err != nil {
+	if err := s.ServerStream.RecvMsg(message); err != nil {
 		return err
 	}
-	if f := s.visit.Receive(m); f != nil {
-		return statusOf(f)
+	refusal = s.visit.Receive(message)
+	if refusal != nil {
+		return statusOf(refusal)
 	}
 	return nil
 }
 
 // callOf returns what is known of a call before its message.
 func callOf(ctx context.Context, method string) *rpc.Call {
-	md, _ := metadata.FromIncomingContext(ctx)
-	c := &rpc.Call{Procedure: method, Header: make(http.Header, len(md)), PriorKnowledge: true}
-	for name, values := range md {
-		c.Header[textproto.CanonicalMIMEHeaderKey(name)] = values
+	fields, _ := metadata.FromIncomingContext(ctx)
+	call := &rpc.Call{Procedure: method, Header: make(http.Header, len(fields)), PriorKnowledge: true}
+	for name, values := range fields {
+		call.Header[textproto.CanonicalMIMEHeaderKey(name)] = values
 	}
-	c.Host = first(md, ":authority")
-	p, ok := peer.FromContext(ctx)
+	call.Host = first(fields, ":authority")
+	client, ok := peer.FromContext(ctx)
 	if !ok {
-		return c
+		return call
 	}
-	if p.Addr != nil {
-		c.RemoteAddr = p.Addr.String()
+	if client.Addr != nil {
+		call.RemoteAddr = client.Addr.String()
 	}
-	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-		c.TLS = &info.State
+	if info, ok := client.AuthInfo.(credentials.TLSInfo); ok {
+		call.TLS = &info.State
 	}
-	return c
+	return call
 }
 
-func first(md metadata.MD, name string) string {
-	values := md[name]
+func first(fields metadata.MD, name string) string {
+	values := fields[name]
 	if len(values) > 0 {
 		return values[0]
 	}
@@ -178,13 +185,13 @@ func header(fields http.Header) metadata.MD {
 }
 
 // statusOf returns the error of a refusal.
-func statusOf(f *rpc.Refusal) error {
-	s := status.New(codes.Code(f.Code), f.Text)
-	with, err := s.WithDetails(f.Details()...)
+func statusOf(refusal *rpc.Refusal) error {
+	answer := status.New(codes.Code(refusal.Code), refusal.Text)
+	detailed, err := answer.WithDetails(refusal.Details()...)
 	if err == nil {
-		s = with
+		answer = detailed
 	}
-	return s.Err()
+	return answer.Err()
 }
 
 // Methods returns a Skip for the full methods that begin with one of the prefixes, such as

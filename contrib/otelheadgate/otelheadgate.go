@@ -52,37 +52,39 @@ type Telemetry struct {
 }
 
 // New begins to report. The error is the meter's. A meter that panics makes an error too.
-func New(seen *stats.Stats, c Config) (t *Telemetry, err error) {
+func New(seen *stats.Stats, config Config) (telemetry *Telemetry, err error) {
 	defer recovered(&err)
-	if c.MeterProvider == nil {
-		c.MeterProvider = otel.GetMeterProvider()
+	if config.MeterProvider == nil {
+		config.MeterProvider = otel.GetMeterProvider()
 	}
-	meter := c.MeterProvider.Meter(scope)
-	t = &Telemetry{stats: seen, instruments: make(map[string]metric.Float64Observable)}
+	meter := config.MeterProvider.Meter(scope)
+	telemetry = &Telemetry{stats: seen, instruments: make(map[string]metric.Float64Observable)}
+	// The families are always the same, so all instruments are known before anything is counted.
 	var all []metric.Observable
 	var errs []error
 	for _, family := range seen.Families() {
 		for _, name := range names(family) {
-			i, err := instrument(meter, family, name)
-			t.instruments[name] = i
-			all = append(all, i)
+			made, err := instrument(meter, family, name)
+			telemetry.instruments[name] = made
+			all = append(all, made)
 			errs = append(errs, err)
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	if t.registration, err = meter.RegisterCallback(t.collect, all...); err != nil {
+	telemetry.registration, err = meter.RegisterCallback(telemetry.collect, all...)
+	if err != nil {
 		return nil, err
 	}
-	return t, nil
+	return telemetry, nil
 }
 
 // recovered makes an error of a panic of the meter.
 func recovered(err *error) {
-	p := recover()
-	if p != nil {
-		*err = fmt.Errorf("headgate: the meter panicked: %v", p)
+	fault := recover()
+	if fault != nil {
+		*err = fmt.Errorf("headgate: the meter panicked: %v", fault)
 	}
 }
 
@@ -110,7 +112,7 @@ func instrument(meter metric.Meter, family stats.Family, name string) (metric.Fl
 }
 
 // collect is called when metrics are collected.
-func (t *Telemetry) collect(_ context.Context, o metric.Observer) (err error) {
+func (t *Telemetry) collect(_ context.Context, observer metric.Observer) (err error) {
 	defer recovered(&err)
 	for _, family := range t.stats.Families() {
 		all := names(family)
@@ -118,6 +120,8 @@ func (t *Telemetry) collect(_ context.Context, o metric.Observer) (err error) {
 			name := all[len(all)-1]
 			labels := sample.Labels
 			n := len(labels)
+			// Instruments that observe have no histograms. Of the buckets, only that of all is reported: it is the
+			// count.
 			if family.Type == "histogram" && n >= 2 && labels[n-2] == "le" {
 				name = all[0]
 				labels = labels[:n-2]
@@ -125,7 +129,7 @@ func (t *Telemetry) collect(_ context.Context, o metric.Observer) (err error) {
 					continue
 				}
 			}
-			o.ObserveFloat64(t.instruments[name], sample.Value, metric.WithAttributes(attributes(labels)...))
+			observer.ObserveFloat64(t.instruments[name], sample.Value, metric.WithAttributes(attributes(labels)...))
 		}
 	}
 	return nil
@@ -150,22 +154,26 @@ func (t *Telemetry) Observer() *core.Observer {
 const refusal = "headgate.refused"
 
 // decided tells the span of a request that it was refused.
-func decided(ctx context.Context, e core.DecisionEvent) {
-	if e.Allowed || e.Err != nil || e.Policy == "" {
+func decided(ctx context.Context, event core.DecisionEvent) {
+	if event.Allowed || event.Err != nil || event.Policy == "" {
 		return
 	}
-	event(ctx, e.ObserveOnly, attribute.String("headgate.limiter", e.Limiter), attribute.String("headgate.policy", e.Policy),
-		attribute.Int64("headgate.units", e.Units), attribute.String("headgate.source", e.Source))
+	tell(ctx, event.ObserveOnly,
+		attribute.String("headgate.limiter", event.Limiter), attribute.String("headgate.policy", event.Policy),
+		attribute.Int64("headgate.units", event.Units), attribute.String("headgate.source", event.Source))
 }
 
 // acquired tells the span of a request that there was no slot for it.
-func acquired(ctx context.Context, e core.SlotEvent) {
-	if !e.Granted && e.Err == nil {
-		event(ctx, e.ObserveOnly, attribute.String("headgate.slots", e.Slots), attribute.String("headgate.source", e.Source))
+func acquired(ctx context.Context, event core.SlotEvent) {
+	if event.Granted || event.Err != nil {
+		return
 	}
+	tell(ctx, event.ObserveOnly,
+		attribute.String("headgate.slots", event.Slots), attribute.String("headgate.source", event.Source))
 }
 
-func event(ctx context.Context, observeOnly bool, attributes ...attribute.KeyValue) {
+// tell adds the event of a refusal to the span of a request.
+func tell(ctx context.Context, observeOnly bool, attributes ...attribute.KeyValue) {
 	defer func() { _ = recover() }()
 	span := trace.SpanFromContext(ctx)
 	if !span.IsRecording() {

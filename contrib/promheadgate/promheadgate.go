@@ -36,7 +36,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		}
 		for _, sample := range family.Samples {
 			names, values := split(sample.Labels)
-			out <- prometheus.MustNewConstMetric(prometheus.NewDesc(family.Name, family.Help, names, nil), kind, sample.Value, values...)
+			description := prometheus.NewDesc(family.Name, family.Help, names, nil)
+			out <- prometheus.MustNewConstMetric(description, kind, sample.Value, values...)
 		}
 	}
 }
@@ -56,7 +57,8 @@ func histogram(family stats.Family, out chan<- prometheus.Metric) {
 			}
 			continue
 		}
-		out <- prometheus.MustNewConstHistogram(prometheus.NewDesc(family.Name, family.Help, names, nil), count, sample.Value, buckets, values...)
+		description := prometheus.NewDesc(family.Name, family.Help, names, nil)
+		out <- prometheus.MustNewConstHistogram(description, count, sample.Value, buckets, values...)
 		buckets = make(map[float64]uint64)
 	}
 }

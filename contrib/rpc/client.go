@@ -26,9 +26,9 @@ func WaitOf(details []any, pushback []string) (wait time.Duration) {
 		}
 	}
 	for _, text := range pushback {
-		ms, err := strconv.ParseInt(text, 10, 64)
-		if err == nil && ms > 0 {
-			wait = max(wait, time.Duration(min(ms, longestPushback))*time.Millisecond)
+		millis, err := strconv.ParseInt(text, 10, 64)
+		if err == nil && millis > 0 {
+			wait = max(wait, time.Duration(min(millis, longestPushback))*time.Millisecond)
 		}
 	}
 	return wait
@@ -49,8 +49,9 @@ type Client struct {
 const longestBlock = 365 * 24 * time.Hour
 
 // NewClient returns a Client. Its numbers are as in the ClientConfig of packages grpcmw and connectmw.
-func NewClient(limiter *core.Limiter, maxWait, maxBlock time.Duration, retries int) (c *Client, err error) {
-	if limiter == nil || maxWait < 0 || maxBlock < 0 || retries < 0 {
+func NewClient(limiter *core.Limiter, maxWait, maxBlock time.Duration, retries int) (client *Client, err error) {
+	isNegative := maxWait < 0 || maxBlock < 0 || retries < 0
+	if limiter == nil || isNegative {
 		return nil, errors.New("headgate: a client needs a Limiter, and its numbers must not be negative")
 	}
 	if maxWait == 0 {
@@ -65,7 +66,7 @@ func NewClient(limiter *core.Limiter, maxWait, maxBlock time.Duration, retries i
 	defer func() { // the limiter may be of a document, to which no plan can be added
 		fault := recover()
 		if fault != nil {
-			c, err = nil, fmt.Errorf("headgate: the Limiter cannot have the plan that blocks keys: %v", fault)
+			err = fmt.Errorf("headgate: the Limiter cannot have the plan that blocks keys: %v", fault)
 		}
 	}()
 	bucket := core.TokenBucket(1000, time.Second).Burst(1).Debt(maxBlock.Milliseconds()).Named("server")
@@ -88,6 +89,7 @@ func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Dura
 			return err
 		}
 		wait, err := call()
+		// Also before a repetition: its Wait waits for the block, and the calls of all others with it.
 		c.Block(ctx, key, wait)
 		end, _ := waiting.Deadline()
 		if wait <= 0 || repeated == c.retries || time.Until(end) < wait {
@@ -102,6 +104,8 @@ func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Dura
 func (c *Client) Wait(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, c.maxWait)
 	defer cancel()
+	// The block is asked for again after each pause, as it may have become longer. Only then a unit is charged: before
+	// the pause, it might count for an earlier window than that of the call.
 	for {
 		decision, err := c.blocks.Peek(ctx, key)
 		if err == nil && !decision.Allowed {
@@ -127,12 +131,12 @@ func (c *Client) Wait(ctx context.Context, key string) error {
 }
 
 // pause waits for a time, or fails at once if the context ends before.
-func pause(ctx context.Context, d time.Duration) error {
+func pause(ctx context.Context, wait time.Duration) error {
 	end, ok := ctx.Deadline()
-	if ok && time.Until(end) < d {
+	if ok && time.Until(end) < wait {
 		return context.DeadlineExceeded
 	}
-	timer := time.NewTimer(d)
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -152,9 +156,10 @@ func (c *Client) Block(ctx context.Context, key string, wait time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	decision, err := c.blocks.Peek(ctx, key)
-	more := wait - decision.RetryAfter
-	if err == nil && more > 0 {
-		_, _ = c.blocks.Report(ctx, key, (more + time.Millisecond - 1).Milliseconds()) // observers are told of an error
+	missing := wait - decision.RetryAfter
+	if err == nil && missing > 0 {
+		millis := (missing + time.Millisecond - 1).Milliseconds()
+		_, _ = c.blocks.Report(ctx, key, millis) // observers are told of an error
 	}
 }
 

@@ -20,11 +20,12 @@ const (
 // httpStatus returns the status that google/rpc/code.proto maps the code to, so that functions for
 // HTTP, such as nethttp.FailuresOnly, serve for calls.
 func (c Code) httpStatus() int {
-	statuses := [...]int{
-		http.StatusOK, 499, http.StatusInternalServerError, http.StatusBadRequest, http.StatusGatewayTimeout,
-		http.StatusNotFound, http.StatusConflict, http.StatusForbidden, http.StatusTooManyRequests, http.StatusBadRequest,
-		http.StatusConflict, http.StatusBadRequest, http.StatusNotImplemented, http.StatusInternalServerError,
-		http.StatusServiceUnavailable, http.StatusInternalServerError, http.StatusUnauthorized,
+	statuses := [...]int{ // by the number of the code
+		http.StatusOK, 499, http.StatusInternalServerError, http.StatusBadRequest,
+		http.StatusGatewayTimeout, http.StatusNotFound, http.StatusConflict, http.StatusForbidden,
+		http.StatusTooManyRequests, http.StatusBadRequest, http.StatusConflict, http.StatusBadRequest,
+		http.StatusNotImplemented, http.StatusInternalServerError, http.StatusServiceUnavailable,
+		http.StatusInternalServerError, http.StatusUnauthorized,
 	}
 	if int(c) < len(statuses) {
 		return statuses[c]

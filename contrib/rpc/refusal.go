@@ -28,34 +28,36 @@ type Refusal struct {
 
 // refusal translates a verdict. As in HTTP, only that of status 429 shows what refused.
 func (l *limited) refusal(ctx context.Context, verdict *nethttp.Verdict, header http.Header) *Refusal {
-	f := &Refusal{Fields: header}
-	f.Fields.Del("Cache-Control")
-	f.Code, f.Text = codeOf(ctx, verdict)
-	if f.Code != ResourceExhausted && f.Code != Unavailable {
-		return f
+	refusal := &Refusal{Fields: header}
+	refusal.Fields.Del("Cache-Control") // there are no caches between calls
+	refusal.Code, refusal.Text = codeOf(ctx, verdict)
+	// Of all other codes a client must not believe that it helps to wait.
+	if refusal.Code != ResourceExhausted && refusal.Code != Unavailable {
+		return refusal
 	}
-	f.retryAfter = verdict.RetryAfter
+	refusal.retryAfter = verdict.RetryAfter
 	if verdict.Err == nil && verdict.Decision.RetryAfter == core.Never {
-		f.retryAfter = core.Never
+		refusal.retryAfter = core.Never
 		header.Set(Pushback, "-1")
-	} else if f.retryAfter > 0 {
-		header.Set(Pushback, strconv.FormatInt(int64((f.retryAfter+time.Millisecond-1)/time.Millisecond), 10))
+	} else if refusal.retryAfter > 0 {
+		millis := (refusal.retryAfter + time.Millisecond - 1) / time.Millisecond
+		header.Set(Pushback, strconv.FormatInt(int64(millis), 10))
 	}
 	if verdict.Status != http.StatusTooManyRequests {
-		return f
+		return refusal
 	}
-	for a := range verdict.Decision.Answers() {
+	for answer := range verdict.Decision.Answers() {
 		switch {
-		case a.Allowed || l.service[a.Limiter]:
-		case l.slots[a.Limiter]:
-			f.add(a.Policy, fmt.Sprintf("%d at once", a.Limit))
-		case a.Window > 0:
-			f.add(a.Policy, fmt.Sprintf("%d in %v", a.Limit, a.Window))
+		case answer.Allowed || l.service[answer.Limiter]:
+		case l.slots[answer.Limiter]:
+			refusal.add(answer.Policy, fmt.Sprintf("%d at once", answer.Limit))
+		case answer.Window > 0:
+			refusal.add(answer.Policy, fmt.Sprintf("%d in %v", answer.Limit, answer.Window))
 		default:
-			f.add(a.Policy, strconv.FormatInt(a.Limit, 10))
+			refusal.add(answer.Policy, strconv.FormatInt(answer.Limit, 10))
 		}
 	}
-	return f
+	return refusal
 }
 
 // add adds a limit that refused: a policy or slots.
@@ -70,6 +72,7 @@ func (f *Refusal) add(name, limit string) {
 // codeOf returns the code of a refusal, and its text, without keys.
 func codeOf(ctx context.Context, verdict *nethttp.Verdict) (Code, string) {
 	switch {
+	// The context first: a store that was asked for a caller who has gone returns an error, too, and is well.
 	case verdict.Err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return DeadlineExceeded, "the deadline has passed"
 	case verdict.Err != nil && ctx.Err() != nil:

@@ -1,6 +1,16 @@
 // Package rpc is what packages grpcmw and connectmw share. A remote call is a request of package nethttp: its metadata
 // are the header, and its procedure is the path. So rules, keys and fields of HTTP decide about calls, and this package
 // translates what they answer.
+//
+// A call on a server (rpc.go):
+//
+//  1. Guard.Serve makes a request of the Call, and gives it to a guard of package nethttp.
+//  2. The handler behind that guard, admitted, calls the interceptor's function. It sets what Settle asks for: the
+//     response and the code (code.go).
+//  3. Or the guard refuses: the verdict becomes a Refusal, which interceptors return as an error (refusal.go).
+//  4. Each message that a stream receives is a request of a second guard (Visit.Receive).
+//
+// A call of a client waits and is repeated by a Client (client.go).
 package rpc
 
 import (
@@ -60,34 +70,39 @@ type limited struct {
 
 // New returns a guard. codeOf returns the code of what a handler has returned. The error has all faults of the Config,
 // one line a rule.
-func New(c Config, codeOf func(error) Code) (*Guard, error) {
-	g := &Guard{skip: c.Skip, codeOf: codeOf}
-	of := nethttp.Config{Rates: c.Rates, Concurrency: c.Concurrency, Fields: c.Fields, Observe: c.Observe, Logger: c.Logger}
+func New(config Config, codeOf func(error) Code) (*Guard, error) {
+	guard := &Guard{skip: config.Skip, codeOf: codeOf}
+	rules := nethttp.Config{
+		Rates: config.Rates, Concurrency: config.Concurrency,
+		Fields: config.Fields, Observe: config.Observe, Logger: config.Logger,
+	}
 	var errs []error
-	if len(c.Rates)+len(c.Concurrency) > 0 || len(c.Messages) == 0 {
+	// Without any rule, the guard of calls says what is wrong.
+	if len(config.Rates)+len(config.Concurrency) > 0 || len(config.Messages) == 0 {
 		var err error
-		g.calls, err = newLimited(of)
+		guard.calls, err = newLimited(rules)
 		errs = append(errs, err)
 	}
-	for i := range c.Messages {
-		if c.Messages[i].Settle != nil {
-			errs = append(errs, fmt.Errorf("headgate: Messages[%d]: a message is charged once, when it has been received: remove Settle", i))
+	for i := range config.Messages {
+		if config.Messages[i].Settle != nil {
+			const fault = "headgate: Messages[%d]: a message is charged once, when it has been received: remove Settle"
+			errs = append(errs, fmt.Errorf(fault, i))
 		}
 	}
-	if len(c.Messages) > 0 {
-		of.Rates = c.Messages
-		of.Concurrency = nil
-		messages, err := newLimited(of)
+	if len(config.Messages) > 0 {
+		rules.Rates = config.Messages
+		rules.Concurrency = nil
+		messages, err := newLimited(rules)
 		if err != nil {
 			err = errors.New(strings.ReplaceAll(err.Error(), "headgate: Rates[", "headgate: Messages["))
 		}
-		g.messages = messages
+		guard.messages = messages
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return g, nil
+	return guard, nil
 }
 
 func newLimited(config nethttp.Config) (*limited, error) {
@@ -95,25 +110,26 @@ func newLimited(config nethttp.Config) (*limited, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &limited{guard.Handler(http.HandlerFunc(admitted)), make(map[string]bool), make(map[string]bool)}
+	limits := &limited{guard.Handler(http.HandlerFunc(admitted)), make(map[string]bool), make(map[string]bool)}
 	for i := range config.Rates {
-		l.service[config.Rates[i].Limiter.Name()] = config.Rates[i].Service
+		limits.service[config.Rates[i].Limiter.Name()] = config.Rates[i].Service
 	}
 	for i := range config.Concurrency {
 		name := config.Concurrency[i].Slots.Name()
-		l.service[name] = config.Concurrency[i].Service
-		l.slots[name] = true
+		limits.service[name] = config.Concurrency[i].Service
+		limits.slots[name] = true
 	}
-	return l, nil
+	return limits, nil
 }
 
 // admitted is the handler behind the guards.
 func admitted(w http.ResponseWriter, r *http.Request) {
-	c := Of(r)
-	if c.visit != nil {
-		c.visit.Context, c.visit.Fields = r.Context(), w.Header()
-		c.visit.run()
-		w.WriteHeader(c.Code.httpStatus())
+	call := Of(r)
+	if call.visit != nil {
+		call.visit.Context = r.Context()
+		call.visit.Fields = w.Header()
+		call.visit.run()
+		w.WriteHeader(call.Code.httpStatus()) // for Settle, which gets the status
 	}
 }
 
@@ -167,8 +183,8 @@ type callKey struct{}
 
 // Of returns the call that a request is about, or an empty one.
 func Of(r *http.Request) *Call {
-	if c, ok := r.Context().Value(callKey{}).(*Call); ok {
-		return c
+	if call, ok := r.Context().Value(callKey{}).(*Call); ok {
+		return call
 	}
 	return new(Call)
 }
@@ -176,9 +192,9 @@ func Of(r *http.Request) *Call {
 // priorKnowledge is the server of requests that no http.Server has read. It reads HTTP/2 from the first byte on, so no
 // proxy can take it for HTTP/1.1, and tunnel what follows.
 var priorKnowledge = func() *http.Server {
-	p := new(http.Protocols)
-	p.SetUnencryptedHTTP2(true)
-	return &http.Server{Protocols: p}
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{Protocols: protocols}
 }()
 
 // callContext is the context of a call's request.
@@ -205,7 +221,8 @@ func (c *Call) request(ctx context.Context) *http.Request {
 	r := c.HTTP
 	if r == nil {
 		r = &http.Request{
-			Method: http.MethodPost, URL: &url.URL{Path: c.Procedure}, RequestURI: c.Procedure, Proto: "HTTP/2.0", ProtoMajor: 2,
+			Method: http.MethodPost, URL: &url.URL{Path: c.Procedure}, RequestURI: c.Procedure,
+			Proto: "HTTP/2.0", ProtoMajor: 2,
 			Header: c.Header, Host: c.Host, RemoteAddr: c.RemoteAddr, TLS: c.TLS,
 		}
 	}
@@ -224,17 +241,18 @@ type Visit struct {
 }
 
 // Serve decides about a call, and calls handle if it is admitted. Otherwise it returns the refusal.
-func (g *Guard) Serve(ctx context.Context, c *Call, handle func(*Visit) (response any, err error)) *Refusal {
-	v := &Visit{Context: ctx, call: c, guard: g, handle: handle}
-	c.visit = v
-	r := c.request(ctx)
+func (g *Guard) Serve(ctx context.Context, call *Call, handle func(*Visit) (response any, err error)) *Refusal {
+	visit := &Visit{Context: ctx, call: call, guard: g, handle: handle}
+	call.visit = visit
+	r := call.request(ctx)
 	skipped := g.skip != nil && g.skip(r)
+	// That of messages has a call without a visit, so that the handler behind its guard calls nothing.
 	if g.messages != nil && !skipped {
-		v.message = &message{limit: g.messages, call: *c}
-		v.message.call.visit = nil
+		visit.message = &message{limit: g.messages, call: *call}
+		visit.message.call.visit = nil
 	}
 	if g.calls == nil || skipped {
-		v.run()
+		visit.run()
 		return nil
 	}
 	return g.calls.ask(r)
@@ -244,7 +262,8 @@ func (g *Guard) Serve(ctx context.Context, c *Call, handle func(*Visit) (respons
 func (v *Visit) run() {
 	v.call.Code = Internal
 	response, err := v.handle(v)
-	v.call.Response, v.call.Code = response, v.guard.codeOf(err)
+	v.call.Response = response
+	v.call.Code = v.guard.codeOf(err)
 }
 
 // A message is the request of messages.
@@ -259,22 +278,22 @@ type message struct {
 // concurrently, as a stream receives one message after the other. But a handler may receive in a goroutine of its own,
 // also after it has returned: then Refused runs meanwhile.
 func (v *Visit) Receive(received any) *Refusal {
-	m := v.message
-	if m == nil {
+	message := v.message
+	if message == nil {
 		return nil
 	}
-	if m.request == nil {
-		m.request = m.call.request(v.Context)
+	if message.request == nil { // one for all messages of the stream
+		message.request = message.call.request(v.Context)
 	}
-	f := m.refusal.Load()
-	if f == nil {
-		m.call.Message = received
-		f = m.limit.ask(m.request)
-		if f != nil {
-			m.refusal.Store(f)
+	refusal := message.refusal.Load()
+	if refusal == nil {
+		message.call.Message = received
+		refusal = message.limit.ask(message.request)
+		if refusal != nil {
+			message.refusal.Store(refusal)
 		}
 	}
-	return f
+	return refusal
 }
 
 // Refused returns what Receive has refused, or nil.
@@ -292,7 +311,8 @@ func Procedure(r *http.Request) (string, error) { return Of(r).Procedure, nil }
 func Procedures(prefixes []string) func(*http.Request) bool {
 	prefixes = slices.Clone(prefixes)
 	return func(r *http.Request) bool {
-		return slices.ContainsFunc(prefixes, func(text string) bool { return strings.HasPrefix(Of(r).Procedure, text) })
+		procedure := Of(r).Procedure
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(procedure, prefix) })
 	}
 }
 

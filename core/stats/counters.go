@@ -147,6 +147,7 @@ func (r *registry[T]) add(name string) *T {
 	if _, ok := n.byName[name]; full && !ok {
 		name = others // which somebody may have chosen as a name
 	}
+	// The names are copied, as readers may be looking at them. That happens once for each name.
 	x, ok := n.byName[name]
 	if !ok {
 		name = strings.Clone(name)

@@ -69,6 +69,7 @@ type handler struct {
 // report returns the counts with what they are of.
 func (h *handler) report() *report {
 	r := &report{snapshot: h.stats.snapshot(true), Process: h.process}
+	// A program shows what its limits decide; only headgated has them all.
 	if h.limits != nil {
 		limits := h.limits()
 		r.Limits = &limits
@@ -85,6 +86,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	head.Set("Cache-Control", "no-store")
 	head.Set("X-Content-Type-Options", "nosniff")
 	head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	// The page reads only. What it shows may be of the last second, so nobody is to keep it.
 	if r.Method != "GET" && r.Method != "HEAD" {
 		head.Set("Allow", "GET, HEAD")
 		http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)

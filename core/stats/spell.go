@@ -51,6 +51,7 @@ func (g *group) log() {
 			each = append(each, slog.Uint64(policy.name, n))
 		}
 	}
+	// Another record may have told of all, as both were due.
 	if total == 0 {
 		return
 	}

@@ -16,6 +16,7 @@ type tally struct {
 
 // tallies returns one for each policy, in their order, and the sum of all.
 func tallies(counts []count) (each []tally, sum tally) {
+	// There are few, so a list is searched faster than a map, and keeps their order.
 	for i := range counts {
 		policy := counts[i].Policy
 		at := slices.IndexFunc(each, func(t tally) bool { return t.policy == policy })

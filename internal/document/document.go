@@ -182,6 +182,7 @@ func (r *reader) plan(limit *Limit, node *yaml.Node) *Plan {
 		plan.Slots = r.slots(node)
 		return plan
 	}
+	// A policy with a fault cannot be prepared, and would only give faults that follow from it.
 	before := len(r.Faults)
 	places := r.policies(plan, node)
 	if len(r.Faults) > before {

@@ -46,8 +46,8 @@ func (rec *Recorder) WriteHeader(status int) {
 	rec.ResponseWriter.WriteHeader(status)
 }
 
-func (rec *Recorder) Write(b []byte) (int, error) {
-	n, err := rec.ResponseWriter.Write(b)
+func (rec *Recorder) Write(data []byte) (int, error) {
+	n, err := rec.ResponseWriter.Write(data)
 	rec.wrote(int64(n))
 	return n, err
 }
@@ -71,6 +71,7 @@ func (rec *Recorder) Writer() http.ResponseWriter {
 	hijacks := CanHijack(rec.ResponseWriter)
 	closes, notifies := rec.ResponseWriter.(closeNotifier)
 	w := &writer{rec}
+	// A type for each set of methods, as a type has its methods whatever a value holds.
 	switch {
 	case flushes && hijacks && notifies:
 		return struct {
@@ -112,18 +113,18 @@ func CanHijack(w http.ResponseWriter) bool {
 		if _, ok := w.(http.Hijacker); ok {
 			return true
 		}
-		u, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
 		if !ok {
 			return false
 		}
-		w = u.Unwrap()
+		w = outer.Unwrap()
 	}
 }
 
 // A writer is a Recorder that can be copied to at little cost.
 type writer struct{ *Recorder }
 
-// WriteString avoids a copy of s if the writer within has WriteString.
+// WriteString avoids a copy of the text if the writer within has WriteString.
 func (w *writer) WriteString(text string) (int, error) {
 	n, err := io.WriteString(w.ResponseWriter, text)
 	w.wrote(int64(n))
@@ -147,7 +148,7 @@ func (f flusher) Flush() { _ = f.FlushError() }
 
 func (f flusher) FlushError() error {
 	err := http.NewResponseController(f.rec.ResponseWriter).Flush()
-	if !errors.Is(err, http.ErrNotSupported) {
+	if !errors.Is(err, http.ErrNotSupported) { // then nothing was sent
 		f.rec.wrote(0)
 	}
 	return err

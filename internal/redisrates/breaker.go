@@ -34,6 +34,7 @@ type breaker struct {
 
 	mu           sync.Mutex
 	reason       error // why it is open
+	retired      bool  // it opens no more
 	probing      bool
 	probeFailed  bool
 	pause        time.Duration
@@ -95,6 +96,9 @@ func (b *breaker) answered() {
 func (b *breaker) tried(err error) (back bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.retired { // it was closed then
+		return false
+	}
 	if err != nil {
 		b.reason = err
 		b.probeFailed = true
@@ -111,6 +115,9 @@ func (b *breaker) tried(err error) (back bool) {
 func (b *breaker) failed(sent time.Time, answersBefore uint64, err error, silence time.Duration) (away bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.retired {
+		return false
+	}
 	silent := outOfTime(err)
 	if silent {
 		answers := b.answerCount.Load()
@@ -148,6 +155,15 @@ func (b *breaker) failed(sent time.Time, answersBefore uint64, err error, silenc
 	b.wait()
 	b.open.Store(true)
 	return true
+}
+
+// retire closes the breaker of a server that is no longer asked, for good, and reports whether it was open.
+func (b *breaker) retire() (wasOpen bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.retired = true
+	b.reason = nil
+	return b.open.Swap(false)
 }
 
 // away returns why the server is not asked, or nil.

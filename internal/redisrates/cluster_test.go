@@ -1,8 +1,12 @@
 package redisrates
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -224,18 +228,25 @@ func move(t *testing.T, c *redistest.Cluster, tag string) {
 	}
 }
 
+// chargeEach charges a key of each master, and returns them.
+func (d *Decider) chargeEach(t *testing.T, c *redistest.Cluster, p *step.Policy) map[*redistest.Server]string {
+	t.Helper()
+	keys := map[*redistest.Server]string{}
+	for i := 0; len(keys) < len(c.Masters); i++ {
+		keys[c.Owner(string(d.script.names.AppendTag(nil, strconv.Itoa(i))))] = strconv.Itoa(i)
+	}
+	for _, key := range keys {
+		d.charge(t, p, key, 1)
+	}
+	return keys
+}
+
 // A master that is away delays only its own keys.
 func TestEachMasterHasItsBreaker(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0, "cluster-require-full-coverage no")
 	s := open(t, Config{Timeout: 500 * time.Millisecond}, c.Masters.Addrs()...)
 	p := &s.limiter(t, "api", bucket(1_000_000, 24*time.Hour))[0]
-	keys := map[*redistest.Server]string{}
-	for i := 0; len(keys) < 3; i++ {
-		keys[c.Owner(string(s.script.names.AppendTag(nil, strconv.Itoa(i))))] = strconv.Itoa(i)
-	}
-	for _, key := range keys {
-		s.charge(t, p, key, 1)
-	}
+	keys := s.chargeEach(t, c, p)
 	down := c.Masters[0]
 	down.Pause()
 	eventually(t, "it to be away", func() bool { _, _ = s.askFor(t.Context(), p, keys[down]); return s.Away() != nil })
@@ -249,6 +260,77 @@ func TestEachMasterHasItsBreaker(t *testing.T) {
 	}
 	down.Resume()
 	eventually(t, "it to be back", func() bool { _, _ = s.askFor(t.Context(), p, keys[down]); return s.Away() == nil })
+}
+
+// A replica that takes over decides, soon, and the master that has died is away no longer, which is told once. While it was, it
+// delayed only its own keys.
+func TestClusterFailover(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 1, "cluster-require-full-coverage no")
+	told := make(chan error, 1000)
+	s := open(t, Config{Changed: func(err error) { told <- err }}, c.Masters.Addrs()...)
+	p := &s.limiter(t, "api", bucket(1_000_000, 24*time.Hour))[0]
+	keys := s.chargeEach(t, c, p)
+	sourceOf := func(master *redistest.Server) step.Source {
+		for _, up := range c.Masters[1:] {
+			if source, err := s.askFor(t.Context(), p, keys[up]); err != nil || source != step.SourceStore {
+				t.Error(source, err)
+			}
+		}
+		source, err := s.askFor(t.Context(), p, keys[master])
+		if err != nil {
+			t.Error(err)
+		}
+		return source
+	}
+	down := c.Masters[0]
+	down.Kill()
+	eventually(t, "it to be away", func() bool { return sourceOf(down) == step.SourceLocal && s.Away() != nil })
+	eventually(t, "its replica to take over", func() bool {
+		sourceOf(down)
+		return c.Owner(string(s.script.names.AppendTag(nil, keys[down]))) != down
+	})
+	decides := eventually(t, "the replica to decide", func() bool { return sourceOf(down) == step.SourceStore })
+	over := eventually(t, "nothing to be away", func() bool { return s.Away() == nil && len(told) > 1 })
+	for start := time.Now(); time.Since(start) < 2*maxPause; <-time.After(5 * time.Millisecond) {
+		if source := sourceOf(down); source != step.SourceStore {
+			t.Error(source)
+		}
+	}
+	if first, last := <-told, <-told; first == nil || last != nil || len(told) > 0 || s.Away() != nil {
+		t.Errorf("told %v, %v, and %d times more; away: %v", first, last, len(told), s.Away())
+	}
+	t.Logf("the replica decides after %v, the master is forgotten %v later", decides, over)
+}
+
+// A Cluster whose servers get new addresses again and again, as in Kubernetes, leaves nothing of the old ones.
+func TestAddressesChange(t *testing.T) {
+	server := redistest.Start(t)
+	var renewals atomic.Int64
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		ContextTimeoutEnabled: true, MaxRetries: -1,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			address := fmt.Sprintf("10.0.0.%d:6379", renewals.Load())
+			return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: address}}}}, nil
+		},
+		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, server.Addr())
+		},
+	})
+	defer client.Close()
+	s, err := New(client, Config{Timeout: patient, Failure: outage.FailClosed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &s.limiter(t, "api", bucket(1_000_000, 24*time.Hour))[0]
+	reloaded := func(context.Context, *redis.Client) error { return nil }
+	for range 50 {
+		s.charge(t, p, "k", 1)
+		renewals.Add(1)
+		if err := client.ForEachMaster(t.Context(), reloaded); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "old addresses to be forgotten", func() bool { s.charge(t, p, "k", 1); return len(s.line.servers.masters()) == 1 })
 }
 
 // After a failover the new master decides.
@@ -285,4 +367,30 @@ func TestMiniredis(t *testing.T) {
 	server := miniredis.RunT(t)
 	s := open(t, Config{Failure: outage.FailClosed, RefusalTTL: -1}, server.Addr())
 	walkFor(t, s, 3000, false)
+}
+
+// What was a master changes nothing any more, however the calls end that are still in flight to it.
+func TestRetired(t *testing.T) {
+	var to server
+	refused := errors.New("connection refused")
+	fails := func() bool { return to.breaker.failed(time.Now(), 0, refused, 0) }
+	for i := range maxFailures {
+		if away := fails(); away != (i == maxFailures-1) {
+			t.Error(i, away)
+		}
+	}
+	if !to.unserved.failed(1, refused, false, time.Now()) {
+		t.Error("it is not told")
+	}
+	if !to.retire() || to.retire() {
+		t.Error("it is not over once")
+	}
+	for range 2 * maxFailures {
+		if to.breaker.tried(refused) || to.breaker.tried(nil) || fails() || to.unserved.failed(1, refused, true, time.Now()) {
+			t.Error("it is told")
+		}
+	}
+	if err := cmp.Or(to.breaker.away(), to.unserved.away()); err != nil {
+		t.Error(err)
+	}
 }

@@ -101,6 +101,7 @@ func New(client redis.UniversalClient, config Config) (*Decider, error) {
 	if config.Changed == nil {
 		d.line.changed = func(error) {}
 	}
+	d.line.servers.changed = d.line.changed
 	return d, nil
 }
 

@@ -265,8 +265,14 @@ func (l *line) sendBatch(to *server, batch []*waiter, start, deadline time.Time)
 		works = true
 		to.breaker.answered()
 		l.servers.learn()
-	case to.breaker.failed(sent, answersBefore, failure, maxSilence*l.timeout):
-		l.changed(failure)
+	default:
+		if to.breaker.failed(sent, answersBefore, failure, maxSilence*l.timeout) {
+			l.changed(failure)
+		}
+		// Another may have taken over, so it is looked for now, and again after each probe.
+		if to.breaker.open.Load() {
+			l.servers.reload()
+		}
 	}
 	if err != nil || to.unserved.any.Load() {
 		l.noteHashSlots(to, batch)

@@ -19,6 +19,7 @@ import (
 type servers struct {
 	names   *rediskey.Names
 	cluster *redis.ClusterClient // nil: there is one address
+	changed func(reason error)
 
 	// tableLoaded is that the client has its table of masters. Before, to ask it for one would be a call.
 	tableLoaded atomic.Bool
@@ -32,6 +33,9 @@ type servers struct {
 
 	mu        sync.Mutex // held to replace byAddress
 	byAddress atomic.Pointer[map[string]*server]
+
+	// reloads is how often the table was asked for since the last time that it was not. 0: it is not being loaded.
+	reloads atomic.Int64
 }
 
 // of returns the server to which the client sends the commands of a key, and the hash slot. It makes no call.
@@ -65,7 +69,7 @@ func (ss *servers) hasHashSlots() bool { return ss.cluster != nil || ss.checksHa
 
 func (ss *servers) masters() map[string]*server { return *ss.byAddress.Load() }
 
-// add adds a master. None is taken out: each takes less than a kilobyte, and its address may come back.
+// add adds a master. If it has come in the place of another, that one is soon forgotten.
 func (ss *servers) add(address string) *server {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -76,7 +80,74 @@ func (ss *servers) add(address string) *server {
 	grown := maps.Clone(masters)
 	grown[address] = new(server)
 	ss.byAddress.Store(&grown)
+	ss.reload()
 	return grown[address]
+}
+
+// reload has the client load its table of masters, in the background. Of itself it does that once a minute, and when a
+// server says that a hash slot has moved: but one that is away says nothing, nor is it asked.
+func (ss *servers) reload() {
+	if ss.cluster == nil || ss.reloads.Add(1) > 1 {
+		return
+	}
+	go func() {
+		for {
+			asked := ss.reloads.Load()
+			ss.loadTable()
+			// However many servers are away, and however many masters are new, nobody is asked for it more often.
+			<-time.After(maxPause)
+			// Who has asked meanwhile may have known more than the table: it is loaded once more.
+			if ss.reloads.Add(-asked) == 0 {
+				return
+			}
+		}
+	}()
+}
+
+// loadTable loads the table of masters, and forgets servers that are none: their addresses may never come back, and
+// nobody would ever find that they are no longer away. It takes no longer than the timeouts of the client allow. With a
+// deadline, one server that is silent would be enough for the client to give up on all of them.
+func (ss *servers) loadTable() {
+	var mu sync.Mutex
+	addresses := make(map[string]bool)
+	err := ss.cluster.ForEachMaster(context.Background(), func(_ context.Context, master *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		addresses[master.Options().Addr] = true
+		return nil
+	})
+	if err != nil || len(addresses) == 0 { // a server that was taken out of the Cluster knows no masters
+		return
+	}
+	ss.tableLoaded.Store(true)
+	for _, server := range append(ss.remove(addresses), &ss.first) {
+		if server.retire() {
+			ss.changed(nil)
+		}
+	}
+}
+
+// remove takes out those that have none of the addresses, and returns them.
+func (ss *servers) remove(addresses map[string]bool) (removed []*server) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	rest := maps.Clone(ss.masters())
+	for address, server := range rest {
+		if !addresses[address] {
+			removed = append(removed, server)
+			delete(rest, address)
+		}
+	}
+	ss.byAddress.Store(&rest)
+	return removed
+}
+
+// retire notes that the server is no master any more, and reports whether it was away. Calls that are in flight are
+// answered, but change nothing.
+func (to *server) retire() (wasAway bool) {
+	wasOpen := to.breaker.retire()
+	wasUnserved := to.unserved.retire()
+	return wasOpen || wasUnserved
 }
 
 // learn notes that the client has loaded its table: it has sent a command.
@@ -152,6 +223,18 @@ func (u *unserved) answered(hashSlot int, now time.Time) (over bool) {
 	over = u.reason != nil
 	u.hashSlots = nil
 	u.reason = nil
+	u.any.Store(false)
+	return over
+}
+
+// retire forgets all, and reports whether something was told that is over.
+func (u *unserved) retire() (over bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	over = u.reason != nil
+	u.hashSlots = nil
+	u.reason = nil
+	u.lastFailure = time.Time{}
 	u.any.Store(false)
 	return over
 }

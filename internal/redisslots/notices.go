@@ -49,20 +49,20 @@ var (
 	readScript = newScript(readSource) //nolint:gochecknoglobals // never changed
 )
 
-// A posted is the text of a notice in Redis, and a replied that of a reply.
+// A posted is the text of a notice in Redis, and a replied that of a reply. Other versions read both.
 type posted struct {
-	ID    string   `json:"id"`
-	From  string   `json:"from"` // Store.id
-	Name  string   `json:"name"`
-	Topic []byte   `json:"topic"` // of any bytes
-	Text  string   `json:"text"`
-	To    []string `json:"to"`            // replies are waited for
-	Age   int64    `json:"age,omitempty"` // in microseconds, of one that is posted again
+	ID        string   `json:"id"`
+	Sender    string   `json:"from"` // the id of its Registry
+	Name      string   `json:"name"`
+	Topic     []byte   `json:"topic"` // of any bytes
+	Text      string   `json:"text"`
+	Awaited   []string `json:"to"`            // incarnations whose replies are waited for
+	AgeMicros int64    `json:"age,omitempty"` // in microseconds, of one that is posted again
 }
 
 type replied struct {
-	IDs     []string `json:"ids"`
-	Answers []string `json:"answers"`
+	Incarnations []string `json:"ids"` // of the process that replies, also former ones
+	Answers      []string `json:"answers"`
 }
 
 // posts are the names of the set of notices and of the id of the last.
@@ -79,7 +79,7 @@ func (s *Registry) Listen(name string, listen func(slots.Heard) slots.NoticeAnsw
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	remove, first := n.Add(name, listen)
-	if first {
+	if first { // one goroutine reads for the listeners of all names
 		ctx, cancel := context.WithCancel(context.Background())
 		n.stop = cancel
 		go s.read(ctx)
@@ -94,36 +94,26 @@ func (s *Registry) Listen(name string, listen func(slots.Heard) slots.NoticeAnsw
 	})
 }
 
-// read tells the listeners of what is posted, until ctx ends.
+// read tells the listeners of what is posted, until ctx ends. Publishing would be quicker, but what Redis publishes
+// while a connection is broken is gone.
 func (s *Registry) read(ctx context.Context) {
-	seen := make(map[string]bool) // what was there when all was read last
-	last := ""
-	before := time.Time{}
+	newest := ""                   // the id of the last notice of which this process knows
+	heard := make(map[string]bool) // what was there when newest was read
+	readAt := time.Time{}          // when the last read that was answered began
 	for ctx.Err() == nil {
 		start := time.Now()
 		call, cancel := context.WithTimeout(ctx, s.config.Timeout)
-		reply, err := s.run(call, readScript, s.posts(), last)
+		reply, err := s.run(call, readScript, s.posts(), newest)
 		cancel()
 		if err == nil && len(reply) > 0 {
-			there := make(map[string]bool)
-			for i := 1; i+1 < len(reply); i += 2 {
-				text, _ := reply[i].(string)
-				age, _ := reply[i+1].(int64)
-				there[text] = true
-				if !seen[text] {
-					passed := max(time.Duration(age)*time.Microsecond, 0)
-					if !before.IsZero() { // whatever the server's clock did
-						passed = min(passed, time.Since(before))
-					}
-					s.hear(text, passed)
-				}
+			there := s.hearNew(reply[1:], heard, readAt)
+			// The id alone is the reply if nothing was posted since: then what was heard must not be forgotten.
+			last, _ := reply[0].(string)
+			if last != newest {
+				newest = last
+				heard = there
 			}
-			newest, _ := reply[0].(string)
-			if newest != last {
-				seen = there
-				last = newest
-			}
-			before = start
+			readAt = start
 		}
 		select {
 		case <-ctx.Done():
@@ -132,37 +122,59 @@ func (s *Registry) read(ctx context.Context) {
 	}
 }
 
+// hearNew hears the notices, each followed by its age, that were not heard before. It returns all that are there.
+func (s *Registry) hearNew(reply []any, heard map[string]bool, readAt time.Time) (there map[string]bool) {
+	there = make(map[string]bool)
+	for i := 0; i+1 < len(reply); i += 2 {
+		text, _ := reply[i].(string)
+		micros, _ := reply[i+1].(int64)
+		there[text] = true
+		if heard[text] {
+			continue
+		}
+		// It was not there at the last read, so it is no older than that, whatever the server's clock did since. Taken
+		// for older, it would spare slots that it means.
+		age := max(time.Duration(micros)*time.Microsecond, 0)
+		if !readAt.IsZero() {
+			age = min(age, time.Since(readAt))
+		}
+		s.hear(text, age)
+	}
+	return there
+}
+
 // hear tells the listeners of a notice of another process, and replies if they say something or if this is waited for.
 func (s *Registry) hear(text string, age time.Duration) {
-	var p posted
-	_, own := s.Own("", "")
-	if json.Unmarshal([]byte(text), &p) != nil || p.From == s.id {
+	var notice posted
+	if json.Unmarshal([]byte(text), &notice) != nil || notice.Sender == s.id {
 		return
 	}
-	answers, then := s.notices.Tell(p.Name, slots.Heard{Topic: string(p.Topic), Text: p.Text, Age: age + time.Duration(p.Age)*time.Microsecond})
-	awaited := slices.ContainsFunc(own, func(id string) bool { return slices.Contains(p.To, id) })
+	age += time.Duration(notice.AgeMicros) * time.Microsecond
+	_, own := s.Own("", "")
+	answers, then := s.notices.Tell(notice.Name, slots.Heard{Topic: string(notice.Topic), Text: notice.Text, Age: age})
+	awaited := slices.ContainsFunc(own, func(id string) bool { return slices.Contains(notice.Awaited, id) })
 	if len(answers) == 0 && !awaited {
 		then()
 		return
 	}
-	r := replied{own, answers}
+	reply := marshal(replied{own, answers})
 	go func() { // others wait for the next notice
 		defer then()
 		ctx, cancel := context.WithTimeout(context.Background(), s.config.Timeout)
 		defer cancel()
 		pipe := s.client.Pipeline()
-		pipe.HSet(ctx, s.repliesKey(p.ID), s.id, marshal(r))
-		pipe.Expire(ctx, s.repliesKey(p.ID), noticeLife)
+		pipe.HSet(ctx, s.repliesKey(notice.ID), s.id, reply)
+		pipe.Expire(ctx, s.repliesKey(notice.ID), noticeLife)
 		_, _ = pipe.Exec(ctx) // who waits for it sees that there is none
 	}()
 }
 
-func marshal(x any) string {
-	b, err := json.Marshal(x)
+func marshal(value any) string {
+	text, err := json.Marshal(value)
 	if err != nil {
 		panic(err) // there is nothing in it that could fail
 	}
-	return string(b)
+	return string(text)
 }
 
 // Announce implements [slots.Noticer].
@@ -173,6 +185,7 @@ func marshal(x any) string {
 func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) (silent []int64, err error) {
 	start := time.Now()
 	topic := s.Topic(n.Name, n.Key)
+	// The listeners of this process need no server, and may know enough.
 	answers, then := s.notices.Tell(n.Name, slots.Heard{Topic: topic, Text: n.Text})
 	enough := slices.ContainsFunc(answers, heard)
 	then()
@@ -180,33 +193,21 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(stri
 		return nil, nil
 	}
 	a := announcement{
-		Registry: s, notice: n, heard: heard, start: start, passed: make(map[string]bool),
-		post: posted{ID: rand.Text(), From: s.id, Name: n.Name, Topic: []byte(topic), Text: n.Text},
+		Registry: s, notice: n, heard: heard, start: start, answered: make(map[string]bool),
+		posted: posted{ID: rand.Text(), Sender: s.id, Name: n.Name, Topic: []byte(topic), Text: n.Text},
 	}
-	if n.All {
-		a.mark = topic + ":" + a.post.ID
-		if err := s.client.Set(ctx, a.mark, "", noticeLife).Err(); err != nil {
-			return nil, unavailable(err)
-		}
-	}
-	var marked bool
-	a.awaited, marked, err = s.holders(ctx, n.Name, n.Key, a.mark)
-	if err == nil && !marked {
-		err = unavailable(errLost)
-	}
+	err = a.findAwaited(ctx)
 	if err != nil || len(a.awaited) == 0 && !n.All {
 		return nil, err
-	}
-	for _, holder := range a.awaited {
-		a.post.To = append(a.post.To, holder.ID)
 	}
 	if len(a.awaited) > 0 {
 		s.Watch() // one of them may have been killed while nobody else beats
 	}
-	if a.text, err = s.post(ctx, &a.post, a.start, n.All); err != nil {
-		return counts(a.awaited), err
+	a.text, err = s.post(ctx, &a.posted, start, n.All)
+	if err != nil {
+		return counts(a.awaited), err // it may be there all the same
 	}
-	if !n.All {
+	if !n.All { // only those that can answer now are meant
 		defer func() { _ = s.client.ZRem(context.WithoutCancel(ctx), s.posts()[0], a.text).Err() }()
 	}
 	for len(a.awaited) > 0 {
@@ -227,52 +228,78 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(stri
 type announcement struct {
 	*Registry
 
-	notice  slots.Notice
-	heard   func(string) bool
-	start   time.Time
-	post    posted
-	text    string // of the notice, as it was posted last
-	mark    string // "": none
-	awaited []keeper.Holder
-	passed  map[string]bool // the processes whose answers were passed on
-	lost    bool            // by a server: a field that is gone means nothing
+	notice   slots.Notice
+	heard    func(string) bool
+	start    time.Time
+	posted   posted
+	text     string // of the notice, as it was posted last
+	mark     string // "": none
+	awaited  []keeper.Holder
+	answered map[string]bool // the processes whose answers were passed on
+	lost     bool            // by a server: a field that is gone means nothing
+}
+
+// findAwaited writes the mark, and finds out whose replies are waited for.
+func (a *announcement) findAwaited(ctx context.Context) (err error) {
+	if a.notice.All {
+		// One for each announcement, as that of another would also be there if it was written after a loss. It expires,
+		// like the notice.
+		a.mark = string(a.posted.Topic) + ":" + a.posted.ID
+		if err := a.client.Set(ctx, a.mark, "", noticeLife).Err(); err != nil {
+			return unavailable(err)
+		}
+	}
+	holders, marked, err := a.holders(ctx, a.notice.Name, a.notice.Key, a.mark)
+	if err != nil {
+		return err
+	}
+	if !marked {
+		return unavailable(errLost)
+	}
+	a.awaited = holders
+	for _, holder := range holders {
+		a.posted.Awaited = append(a.posted.Awaited, holder.ID)
+	}
+	return nil
 }
 
 // look passes answers on, and strikes out who has answered or ended. What a server has lost is posted again.
 func (a *announcement) look(ctx context.Context) (enough bool) {
-	// Who releases because of the notice has replied before.
-	still, marked, failure := a.holders(ctx, a.notice.Name, a.notice.Key, a.mark)
+	// The holders first, then the replies. Who releases because of the notice has replied before, so whoever is missing
+	// among the holders has its reply in what is read after them.
+	holders, marked, failure := a.holders(ctx, a.notice.Name, a.notice.Key, a.mark)
 	pipe := a.client.Pipeline()
-	replies := pipe.HGetAll(ctx, a.repliesKey(a.post.ID))
+	replies := pipe.HGetAll(ctx, a.repliesKey(a.posted.ID))
 	stored := pipe.ZScore(ctx, a.posts()[0], a.text)
 	_, err := pipe.Exec(ctx)
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return false
 	}
-	for id, reply := range replies.Val() {
-		var r replied
-		if a.passed[id] || json.Unmarshal([]byte(reply), &r) != nil {
+	for id, text := range replies.Val() {
+		var reply replied
+		if a.answered[id] || json.Unmarshal([]byte(text), &reply) != nil {
 			continue
 		}
-		a.passed[id] = true
-		a.strike(func(holder keeper.Holder) bool { return slices.Contains(r.IDs, holder.ID) })
-		if slices.ContainsFunc(r.Answers, a.heard) {
+		a.answered[id] = true
+		a.strike(func(holder keeper.Holder) bool { return slices.Contains(reply.Incarnations, holder.ID) })
+		if slices.ContainsFunc(reply.Answers, a.heard) {
 			a.awaited = nil
 			return true
 		}
 	}
+	// Who holds nothing any more needs no answer, if the server is sure to know.
 	switch {
 	case failure != nil:
 	case !marked, stored.Err() != nil:
 		a.lost = true // from now on only answers count
 	case !a.lost:
-		a.strike(func(other keeper.Holder) bool {
-			return !slices.ContainsFunc(still, func(g keeper.Holder) bool { return g.ID == other.ID })
+		a.strike(func(awaited keeper.Holder) bool {
+			return !slices.ContainsFunc(holders, func(holder keeper.Holder) bool { return holder.ID == awaited.ID })
 		})
 	}
 	if stored.Err() != nil {
-		text, err := a.Registry.post(ctx, &a.post, a.start, a.notice.All)
-		if err == nil {
+		text, err := a.post(ctx, &a.posted, a.start, a.notice.All)
+		if err == nil { // else the next look tries it again
 			a.text = text
 		}
 	}
@@ -292,20 +319,23 @@ func counts(all []keeper.Holder) (counts []int64) {
 }
 
 // post posts a notice, if need be again: who hears of it late must not take it for a later one.
-func (s *Registry) post(ctx context.Context, p *posted, start time.Time, lasting bool) (text string, err error) {
-	p.Age = time.Since(start).Microseconds()
-	text = marshal(p)
-	most := maxPassing
+func (s *Registry) post(ctx context.Context, notice *posted, start time.Time, lasting bool) (text string, err error) {
+	notice.AgeMicros = time.Since(start).Microseconds()
+	text = marshal(notice)
+	// All who listen read all notices, so there are not many. Those that pass leave room for those that last, which
+	// close the sockets of a user.
+	maximum := maxPassing
 	if lasting {
-		most = maxLasting
+		maximum = maxLasting
 	}
-	cmd := postScript.command(ctx, false, s.posts(), []any{rand.Text(), text, int(noticeLife.Seconds()), most})
+	args := []any{rand.Text(), text, int(noticeLife.Seconds()), maximum}
+	cmd := postScript.command(ctx, false, s.posts(), args)
 	if err := s.client.Process(ctx, cmd); err != nil {
 		return "", unavailable(err)
 	}
-	n, _ := cmd.Int()
-	if n == 0 {
-		return "", fmt.Errorf("headgate: %d notices were announced within %v", most, noticeLife)
+	posted, _ := cmd.Int()
+	if posted == 0 {
+		return "", fmt.Errorf("headgate: %d notices were announced within %v", maximum, noticeLife)
 	}
 	return text, nil
 }

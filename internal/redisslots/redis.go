@@ -1,5 +1,15 @@
 // Package redisslots keeps slots in Redis: one server, one behind Sentinel, or a Cluster. Package keeper has the
-// protocol.
+// protocol, and knows no network. This package is its way to Redis, and what is read there beside it:
+//
+//  1. Statements about keys, and beats, run the two scripts of package keeper (redis.go: Run, Beat). Each is sent once:
+//     what has no answer may have been run, and the keeper states anew what it holds.
+//  2. After each beat it asks which servers these are (servers): one that was restarted, or has taken the place of
+//     another, may have lost something.
+//  3. Count adds what this process knows of itself to what all others have stated (holders).
+//  4. Notices to the holders of a key go through a set that all processes read (notices.go).
+//
+// All of a key is in one hash slot of a Cluster: a hash in which each process has a field, and for a minute the marks
+// of notices. What is of no key is in another: the incarnations, the notices, and the replies to them.
 package redisslots
 
 import (
@@ -46,10 +56,11 @@ type Registry struct {
 	notices notices
 }
 
-// clusterShards divide the hash slots of a Cluster. Those of a shard are together if their master does not answer.
+// clusterShards divide the hash slots of a Cluster. Those of a shard are together if their master does not answer. They
+// are not the masters, of which a shard may have several, since hash slots move from one to another.
 const clusterShards = 16
 
-// New returns a Store. The client must heed deadlines. Nothing is sent until a slot is acquired.
+// New returns a Registry. The client must heed deadlines. Nothing is sent until a slot is acquired.
 func New(client redis.UniversalClient, config Config) *Registry {
 	s := &Registry{client: client, config: config, id: rand.Text()}
 	config.Shards = 1
@@ -61,8 +72,8 @@ func New(client redis.UniversalClient, config Config) *Registry {
 }
 
 func (s *Registry) cluster() *redis.ClusterClient {
-	c, _ := s.client.(*redis.ClusterClient)
-	return c
+	cluster, _ := s.client.(*redis.ClusterClient)
+	return cluster
 }
 
 // Close implements [slots.Registry]. It takes no longer than the TTL: after that, others no longer count the slots
@@ -80,12 +91,13 @@ func (s *Registry) Close(ctx context.Context, name string) error {
 func (s *Registry) Count(ctx context.Context, name, key string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
-	n, _ := s.Own(name, key)
+	// What Redis has of this process is behind by what is on its way.
+	held, _ := s.Own(name, key)
 	holders, _, err := s.holders(ctx, name, key, "")
 	for _, holder := range holders {
-		n += holder.Count
+		held += holder.Count
 	}
-	return n, err
+	return held, err
 }
 
 // holders returns the other processes that hold slots of a key and are not dead, and whether the server that says so
@@ -93,6 +105,8 @@ func (s *Registry) Count(ctx context.Context, name, key string) (int64, error) {
 func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []keeper.Holder, marked bool, err error) {
 	pipe := s.client.Pipeline()
 	fields := pipe.HGetAll(ctx, s.hash(name, key))
+	// The field of a dead process stays until somebody is refused for it. Those that are dead have a negative score:
+	// see beat.lua.
 	dead := pipe.ZRangeByScore(ctx, s.fleet(), &redis.ZRangeBy{Min: "-inf", Max: "(0"})
 	found := new(redis.StringCmd)
 	if mark != "" {
@@ -107,7 +121,8 @@ func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []k
 		if err != nil {
 			return nil, false, err
 		}
-		if holder.Count > 0 && !slices.Contains(own, id) && !slices.Contains(dead.Val(), id) {
+		isOther := !slices.Contains(own, id) && !slices.Contains(dead.Val(), id)
+		if isOther && holder.Count > 0 { // a zero is kept while an earlier statement may be on its way
 			all = append(all, holder)
 		}
 	}
@@ -119,9 +134,9 @@ func unavailable(err error) error { return fmt.Errorf("%w: %w", slots.ErrUnavail
 // hash is the name of the hash of a key. It ends otherwise than that of what rates store.
 func (s *Registry) hash(name, key string) string {
 	var room [rediskey.MaxPlain + 64]byte
-	b := s.config.Names.AppendTag(room[:0], key)
-	b = rediskey.AppendEscaped(append(b, ':'), name, ":/")
-	return string(append(b, ":slots"...))
+	hash := s.config.Names.AppendTag(room[:0], key)
+	hash = rediskey.AppendEscaped(append(hash, ':'), name, ":/")
+	return string(append(hash, ":slots"...))
 }
 
 func (s *Registry) common(value string) string { return s.config.Names.Common("slots", value) }
@@ -142,7 +157,8 @@ var (
 	beatScript      = newScript(keeper.BeatScript)      //nolint:gochecknoglobals // never changed
 )
 
-// once is a command that the client must not repeat: its outcome would be unknown.
+// once is a command that the client must not repeat: whether the first was run is unknown, and a second statement of
+// one number, which changes nothing, would be answered like one that came too late.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
@@ -152,8 +168,8 @@ func (s *script) command(ctx context.Context, bySHA bool, keys []string, args []
 	if bySHA {
 		words = []any{"evalsha", s.sha, len(keys)}
 	}
-	for _, text := range keys {
-		words = append(words, text)
+	for _, key := range keys {
+		words = append(words, key)
 	}
 	return once{redis.NewCmd(ctx, append(words, args...)...)}
 }
@@ -162,14 +178,14 @@ func (s *script) command(ctx context.Context, bySHA bool, keys []string, args []
 func (s *Registry) run(ctx context.Context, script *script, keys []string, args ...any) ([]any, error) {
 	cmd := script.command(ctx, true, keys, args)
 	err := s.client.Process(ctx, cmd)
-	if unknown(err) {
+	if isUnknownScript(err) {
 		cmd = script.command(ctx, false, keys, args)
 		_ = s.client.Process(ctx, cmd)
 	}
 	return cmd.Slice()
 }
 
-func unknown(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
+func isUnknownScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
 // A transport is what the keeper sees of Redis.
 type transport struct{ *Registry }
@@ -179,34 +195,37 @@ func (t transport) Shard(name, key string) int {
 	if t.cluster() == nil {
 		return 0
 	}
+	// Of neighbors, as masters have ranges.
 	return rediskey.HashSlot([]byte(t.hash(name, key))) * clusterShards / rediskey.HashSlots
 }
 
 // Run implements [keeper.Transport]. The client of a Cluster makes a pipeline for each node.
 func (t transport) Run(ctx context.Context, _ int, all []*keeper.Statement) error {
 	start := time.Now()
+	// The source is 3 KB, so a server gets it once, and its SHA-1 with each statement.
 	t.send(ctx, true, all)
 	var again []*keeper.Statement
 	for _, statement := range all {
-		if unknown(statement.Err) { // nothing was executed
+		if isUnknownScript(statement.Err) { // nothing was run
 			again = append(again, statement)
 		}
 	}
 	t.send(ctx, false, again)
-	failure := error(nil)
+	// One answer shows that the shard is there: what Run returns is taken for an outage of all of it. An error about a
+	// key alone is an answer, too.
+	var failure error
 	answered := false
-	for _, s := range all {
-		switch {
-		case s.Err == nil, ofKey(s.Err):
+	for _, statement := range all {
+		if statement.Err == nil || isAboutKey(statement.Err) {
 			answered = true
-		default:
-			failure = s.Err
+		} else {
+			failure = statement.Err
 		}
 	}
 	if answered {
 		failure = nil
 	}
-	t.called(len(all), start, failure)
+	t.reportCall(len(all), start, failure)
 	return failure
 }
 
@@ -222,17 +241,18 @@ func (t transport) send(ctx context.Context, bySHA bool, all []*keeper.Statement
 		_ = pipe.Process(ctx, cmds[i]) // only queues it
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
-	for i, s := range all {
+	for i, statement := range all {
 		reply, err := cmds[i].Slice()
-		s.Err = unsent(err)
+		statement.Err = markUnsent(err)
 		if err == nil {
-			s.Read(reply)
+			statement.Read(reply)
 		}
 	}
 }
 
-// called reports a call. After a failure, the client of a Cluster looks which masters there are.
-func (s *Registry) called(keys int, start time.Time, failure error) {
+// reportCall reports a call. After a failure, the client of a Cluster looks which masters there are: what it knows of
+// them may be seconds old.
+func (s *Registry) reportCall(keys int, start time.Time, failure error) {
 	cluster := s.cluster()
 	if cluster != nil && failure != nil {
 		cluster.ReloadState(context.Background()) // in the background
@@ -244,10 +264,11 @@ func (s *Registry) called(keys int, start time.Time, failure error) {
 
 // wrapped is what Redis 6.2 puts before the error of a command that a script runs. Later versions put something after
 // it.
-var wrapped = regexp.MustCompile(`^(?:ERR )?(?:Error running script \(call to \w+\): )?(?:@user_script: ?\d+: )*-?(?:ERR )?`)
+var wrapped = regexp.MustCompile(
+	`^(?:ERR )?(?:Error running script \(call to \w+\): )?(?:@user_script: ?\d+: )*-?(?:ERR )?`)
 
-// ofKey reports whether an error is about the key alone: its value is of another type, or not one of ours.
-func ofKey(err error) bool {
+// isAboutKey reports whether an error is about the key alone: its value is of another type, or not one of ours.
+func isAboutKey(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {
 		return errors.Is(err, keeper.ErrReply)
@@ -256,32 +277,33 @@ func ofKey(err error) bool {
 	return strings.HasPrefix(text, "WRONGTYPE") || strings.HasPrefix(text, "user_script:")
 }
 
-// unsent marks the error of what was not sent, and that of a client that was closed.
-func unsent(err error) error {
-	var op *net.OpError
+// markUnsent marks the error of what was not sent, and that of a client that was closed. Of everything else it is
+// unknown whether it was run.
+func markUnsent(err error) error {
+	var operation *net.OpError
 	switch {
 	case errors.Is(err, redis.ErrClosed):
 		return fmt.Errorf("%w: %w", keeper.ErrGone, err)
-	case errors.As(err, &op) && op.Op == "dial":
+	case errors.As(err, &operation) && operation.Op == "dial":
 		return fmt.Errorf("%w: %w", keeper.ErrUnsent, err)
 	}
 	return err
 }
 
 // Beat implements [keeper.Transport].
-func (t transport) Beat(ctx context.Context, b *keeper.Beat) error {
-	reply, err := t.run(ctx, beatScript, []string{t.fleet()}, b.Args("")...)
+func (t transport) Beat(ctx context.Context, beat *keeper.Beat) error {
+	reply, err := t.run(ctx, beatScript, []string{t.fleet()}, beat.Args("")...)
 	if err == nil {
-		err = b.Read(reply)
+		err = beat.Read(reply)
 	}
 	if err != nil {
 		cluster := t.cluster()
 		if cluster != nil {
 			cluster.ReloadState(ctx)
 		}
-		return unsent(err)
+		return markUnsent(err)
 	}
-	b.Servers = t.servers(ctx)
+	beat.Servers = t.servers(ctx)
 	return nil
 }
 
@@ -291,22 +313,24 @@ func (t transport) servers(ctx context.Context) string {
 	if cluster == nil {
 		return history(ctx, t.client)
 	}
-	var mu sync.Mutex
+	var mu sync.Mutex // the client asks all masters at once
 	var all []string
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-		one := history(ctx, c)
+	err := cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+		one := history(ctx, master)
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, one)
 		return nil
 	})
-	if err != nil || slices.Contains(all, "") {
+	if err != nil || slices.Contains(all, "") { // with one missing, the text would be another, and all stated again
 		return ""
 	}
 	slices.Sort(all)
 	return strings.Join(all, " ")
 }
 
+// history returns the run of a server, which a restart changes, and its replication history, which a failover changes.
+// It is "" if the server does not tell, such as one that does not permit INFO.
 func history(ctx context.Context, client redis.UniversalClient) string {
 	pipe := client.Pipeline()
 	server := pipe.InfoMap(ctx, "server")
@@ -320,37 +344,23 @@ func history(ctx context.Context, client redis.UniversalClient) string {
 // Check does on each master what slots need, under names that nobody else uses and that expire. The error has all that
 // failed.
 func (s *Registry) Check(ctx context.Context) error {
-	keys := map[string]string{"": "trial"} // by the address of the master
-	cluster := s.cluster()
-	if cluster != nil {
-		clear(keys)
-		for i := range 1000 {
-			key := "trial" + strconv.Itoa(i)
-			master, err := cluster.MasterForKey(ctx, s.hash("", key))
-			if err == nil {
-				keys[master.Options().Addr] = key
-			}
-		}
-	}
 	var errs []error
-	check := func(what string, f func(context.Context) error) {
+	check := func(failure string, try func(context.Context) error) {
 		ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 		defer cancel()
-		if err := f(ctx); err != nil {
-			errs = append(errs, fmt.Errorf("headgate: redisstore: %s: %w", what, err))
+		if err := try(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("headgate: redisstore: %s: %w", failure, err))
 		}
 	}
-	t := transport{s}
+	keys := s.trialKeys(ctx)
 	for _, address := range slices.Sorted(maps.Keys(keys)) {
-		one := &keeper.Statement{Key: keys[address], ID: "trial" + rand.Text(), Seq: 1, Want: 1, Limit: 1, Waits: true}
-		over := &keeper.Statement{Key: one.Key, ID: one.ID, Seq: 2, Delete: true, Drop: []string{"trial"}}
 		check(strings.TrimSpace("slots cannot be granted "+address), func(ctx context.Context) error {
-			return cmp.Or(t.Run(ctx, 0, []*keeper.Statement{one}), t.Run(ctx, 0, []*keeper.Statement{over}), one.Err, over.Err)
+			return transport{s}.tryStatements(ctx, keys[address])
 		})
 	}
 	check("heartbeats of slots are not taken", func(ctx context.Context) error {
-		b := &keeper.Beat{ID: "trial", Register: true, TTL: s.config.TTL, Step: s.config.TTL}
-		_, err := s.run(ctx, beatScript, []string{s.common("trial")}, b.Args("")...)
+		beat := &keeper.Beat{ID: "trial", Register: true, TTL: s.config.TTL, Step: s.config.TTL}
+		_, err := s.run(ctx, beatScript, []string{s.common("trial")}, beat.Args("")...)
 		return err
 	})
 	check("notices of sockets are not taken", func(ctx context.Context) error {
@@ -360,4 +370,33 @@ func (s *Registry) Check(ctx context.Context) error {
 		return cmp.Or(err, unread, s.client.ZRem(ctx, posts[0], "trial").Err())
 	})
 	return errors.Join(errs...)
+}
+
+// trialKeys returns a key on each master of a Cluster, by the master's address. Of another server it is one, by "".
+func (s *Registry) trialKeys(ctx context.Context) map[string]string {
+	cluster := s.cluster()
+	if cluster == nil {
+		return map[string]string{"": "trial"}
+	}
+	// No name says on which master it is. Of a thousand keys, a master with a hundredth of the hash slots has about
+	// ten.
+	keys := make(map[string]string)
+	for i := range 1000 {
+		key := "trial" + strconv.Itoa(i)
+		master, err := cluster.MasterForKey(ctx, s.hash("", key))
+		if err == nil {
+			keys[master.Options().Addr] = key
+		}
+	}
+	return keys
+}
+
+// tryStatements acquires a slot of a key and gives it back.
+func (t transport) tryStatements(ctx context.Context, key string) error {
+	first := &keeper.Statement{Key: key, ID: "trial" + rand.Text(), Seq: 1, Want: 1, Limit: 1, Waits: true}
+	last := &keeper.Statement{Key: key, ID: first.ID, Seq: 2, Delete: true, Drop: []string{"trial"}}
+	failed := t.Run(ctx, 0, []*keeper.Statement{first})
+	// This also if the first failed: its slot may have been granted all the same.
+	failedLast := t.Run(ctx, 0, []*keeper.Statement{last})
+	return cmp.Or(failed, failedLast, first.Err, last.Err)
 }

@@ -105,7 +105,7 @@ func TestErrorsOfReplies(t *testing.T) {
 		"CLUSTERDOWN Hash slot not served":               false,
 		"LOADING Redis is loading the dataset in memory": false,
 	} {
-		if got := ofKey(replyError(text)); got != want {
+		if got := isAboutKey(replyError(text)); got != want {
 			t.Errorf("%s: %t", text, got)
 		}
 	}

@@ -30,8 +30,8 @@ type pool struct {
 }
 
 type waiter struct {
-	most int64
-	done chan error // nil: it has a slot
+	mostHeld int64      // of the key, with its slot
+	done     chan error // nil: it has a slot
 }
 
 // pool returns the pool of a key, which may be new.
@@ -52,16 +52,18 @@ func (s *Memory) Acquire(ctx context.Context, claim Acquisition) (Grant, error) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pool := s.pool(poolKey{claim.Name, claim.Key})
-	most := claim.Most()
-	behind := claim.Queue > 0 && slices.ContainsFunc(pool.line, func(w *waiter) bool { return w.most >= most })
+	mostHeld := claim.Most()
+	// Who would wait does not pass those in line for whom there is room whenever there is room for it. Who does not
+	// wait passes them all, as between processes.
+	behind := claim.Queue > 0 && slices.ContainsFunc(pool.line, func(w *waiter) bool { return w.mostHeld >= mostHeld })
 	switch {
-	case pool.held < most && !behind:
+	case pool.held < mostHeld && !behind:
 		pool.held++
-	case len(pool.line) >= claim.Queue || most <= 0:
+	case len(pool.line) >= claim.Queue || mostHeld <= 0:
 		pool.tidy()
 		return Grant{}, &FullError{claim.Name, claim.Limit, step.SourceStore, nil}
 	default:
-		if err := pool.wait(ctx, &waiter{most, make(chan error, 1)}, claim.Limit); err != nil {
+		if err := pool.wait(ctx, &waiter{mostHeld, make(chan error, 1)}, claim.Limit); err != nil {
 			return Grant{}, err
 		}
 	}
@@ -84,7 +86,7 @@ func (p *pool) wait(ctx context.Context, w *waiter, limit int64) error {
 		p.line = slices.Delete(p.line, i, i+1)
 		return &FullError{p.name, limit, step.SourceStore, context.Cause(ctx)}
 	}
-	return <-w.done
+	return <-w.done // it got a slot, or the slots were closed, when the context ended
 }
 
 // Release implements [Hold]. The slot goes to the first in line whom it suits.
@@ -95,7 +97,7 @@ func (p *pool) Release() {
 		return
 	}
 	p.held--
-	i := slices.IndexFunc(p.line, func(w *waiter) bool { return p.held < w.most })
+	i := slices.IndexFunc(p.line, func(w *waiter) bool { return p.held < w.mostHeld })
 	if i >= 0 {
 		p.held++
 		p.line[i].done <- nil
@@ -152,7 +154,7 @@ func (s *Memory) Listen(name string, listen func(Heard) NoticeAnswer) (stop func
 	return stop
 }
 
-// Announce implements [Noticer].
+// Announce implements [Noticer]. All listeners are in this process, and have answered when Tell returns.
 func (s *Memory) Announce(_ context.Context, n Notice, heard func(string) bool) ([]int64, error) {
 	answers, then := s.listeners.Tell(n.Name, Heard{Topic: n.Key, Text: n.Text})
 	_ = slices.ContainsFunc(answers, heard)

@@ -60,7 +60,7 @@ func (l *Listeners) Add(name string, listen func(Heard) NoticeAnswer) (stop func
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.all = slices.DeleteFunc(slices.Clone(l.all), func(x *listener) bool { return x == one })
+		l.all = slices.DeleteFunc(slices.Clone(l.all), func(other *listener) bool { return other == one })
 	}, len(l.all) == 1
 }
 
@@ -74,7 +74,7 @@ func (l *Listeners) None() bool {
 // Tell calls the listeners of a name. Then must be called once their answers can be known.
 func (l *Listeners) Tell(name string, heard Heard) (texts []string, then func()) {
 	l.mu.Lock()
-	all := l.all
+	all := l.all // listeners may come and go meanwhile: each change makes another slice
 	l.mu.Unlock()
 	var thens []func()
 	for _, one := range all {
@@ -90,8 +90,8 @@ func (l *Listeners) Tell(name string, heard Heard) (texts []string, then func())
 		}
 	}
 	return texts, func() {
-		for _, f := range thens {
-			f()
+		for _, do := range thens {
+			do()
 		}
 	}
 }

@@ -1,5 +1,8 @@
-// Package slots has what stores of slots and their users share, and the store in memory. Package keeper, below it, keeps
-// slots that several processes share.
+// Package slots has what stores of slots and their users share, and the store in memory. Package keeper, below it,
+// keeps slots that several processes share.
+//
+// File slots.go has the contract of acquiring, notice.go that of notices, by which guards of sockets talk about a key,
+// and memory.go both in one process.
 package slots
 
 import (
@@ -73,8 +76,9 @@ func (e *FullError) Unwrap() error { return e.Cause }
 
 // A Registry counts slots. It is safe for concurrent use. Errors have no keys.
 type Registry interface {
-	// Acquire acquires a slot. A refusal is a FullError, also if the context ends a wait in which the store has answered.
-	Acquire(ctx context.Context, c Acquisition) (Grant, error)
+	// Acquire acquires a slot. A refusal is a FullError, also if the context ends a wait in which the store has
+	// answered.
+	Acquire(ctx context.Context, claim Acquisition) (Grant, error)
 	// Count returns how many slots the key holds in all processes.
 	Count(ctx context.Context, name, key string) (int64, error)
 	// Close gives back all slots of a name that this store has granted, or of all names if it is "". A later Release of

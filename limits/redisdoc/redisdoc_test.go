@@ -218,6 +218,33 @@ func TestAway(t *testing.T) {
 	}
 }
 
+// On a Cluster, a document is read from the replica that takes over from its master.
+func TestClusterFailover(t *testing.T) {
+	all := redistest.StartCluster(t, 3, 1)
+	connect := func() redis.UniversalClient {
+		c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: all.Nodes().Running().Addrs(), ContextTimeoutEnabled: true})
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	const key = "failover:limits"
+	c := connect()
+	if err := redisdoc.Push(t.Context(), c, key, text(1)); err != nil {
+		t.Fatal(err)
+	}
+	book, master := open(t, c, key, limits.Config{}), all.Owner(key)
+	if n, err := master.Do("WAIT", "1", "4000"); n != int64(1) || err != nil {
+		t.Fatal(n, err)
+	}
+	master.Kill()
+	until(t, func() bool { return book.State().Err != nil })
+	all.WaitReady()
+	s := docstore.Location{Client: connect(), Key: key}
+	if err := s.Write(t.Context(), text(2), document.Version(text(1))); err != nil {
+		t.Fatal(err)
+	}
+	until(t, func() bool { return book.State().Err == nil && limit(t, book) == 2 })
+}
+
 // The permissions that the pages tell to give suffice, for servers and for who pushes.
 func TestPermissions(t *testing.T) {
 	server := redistest.Start(t)

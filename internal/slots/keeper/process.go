@@ -10,8 +10,8 @@ import (
 
 // A process is this process as a member of the fleet. Its states, and what changes them:
 //
-//	state   | meaning                  | acquire    | live      | forgotten  | dead             | absent     | no answer
-//	--------|--------------------------|------------|-----------|------------|------------------|------------|----------
+//	state   | meaning                  | acquire    | live      | forgotten  | dead             | absent     | silence
+//	--------|--------------------------|------------|-----------|------------|------------------|------------|--------
 //	outside | holds nothing, no beats  | -> joining |           |            |                  |            |
 //	joining | is not registered        |            | -> member | -> member  | -> joining       |            | joining
 //	member  | a beat came within a TTL |            | member    | -> joining | Lost, -> joining | -> joining | member
@@ -122,6 +122,12 @@ func (k *Keeper) beat() *Beat {
 // leave goes outside. The incarnation dies of itself. Another one is not taken for dead because nothing was held.
 func (k *Keeper) leave() {
 	k.process = process{id: newID(), lost: k.process.lost}
+	// A shard that is stalled waits for a beat, and there is none any more. The next call shows whether it answers.
+	for i := range k.shards {
+		k.shards[i].failed = 0
+		k.shards[i].reason = nil
+	}
+	k.tell()
 }
 
 // Watch has this process beat until those that have stated slots until now have beaten again, or are dead.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -619,6 +620,57 @@ func TestBeatOfAnEarlierIncarnation(t *testing.T) {
 				}
 			}
 		})
+		k.die()
+		time.Sleep(2 * simTTL)
+	})
+}
+
+// A refused refuses connections while it is away.
+type refused struct {
+	*wire
+
+	away atomic.Bool
+}
+
+func (r *refused) Run(ctx context.Context, shard int, all []*Statement) error {
+	if !r.away.Load() {
+		return r.wire.Run(ctx, shard, all)
+	}
+	for _, s := range all {
+		s.Err = ErrUnsent
+	}
+	return ErrUnsent
+}
+
+func (r *refused) Beat(ctx context.Context, b *Beat) error {
+	if r.away.Load() {
+		return ErrUnsent
+	}
+	return r.wire.Beat(ctx, b)
+}
+
+// After an outage slots are granted again, also if nothing was held in it: then the first beat that is answered finds
+// nothing to keep, and is the last.
+func TestOutageWithNothingHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &refused{wire: &wire{testServer: newServer(0)}}
+		k := New(r, Config{TTL: simTTL, Timeout: simTimeout, Shards: 1, Failure: outage.FailClosed})
+		acquires(t, k, claim(1, 0)).Release()
+		time.Sleep(simBeat + simBeat/4) // the server keeps nothing of it
+		r.away.Store(true)
+		for range 10 {
+			if _, err := k.Acquire(t.Context(), claim(1, 0)); !errors.Is(err, slots.ErrUnavailable) {
+				t.Error(err)
+			}
+		}
+		time.Sleep(simBeat / 2)
+		r.set(func() { r.model = newModel() })
+		r.away.Store(false)
+		time.Sleep(simBeat)
+		if err := k.Away(); err != nil {
+			t.Error(err)
+		}
+		acquires(t, k, claim(1, 0))
 		k.die()
 		time.Sleep(2 * simTTL)
 	})
