@@ -1,8 +1,8 @@
 // Package fleet measures what a fleet of servers needs of its Redis. Many servers run in this process, each with a store,
 // a client, slots, notices, leases and a document of its own. docs/sizing.md has the results, and what to read from them.
 //
-//	go test -v -count 1 -timeout 2h ./benchmarks/fleet -servers 10,100,1000
-//	go test -v -count 1 -timeout 2h ./benchmarks/fleet -servers 10,100,1000 -cluster
+//	go test -v -count 1 -timeout 2h ./benchmarks/fleet -ttl 15s -span 20s -servers 10,100,1000 -keys 20000
+//	go test -v -count 1 -timeout 2h ./benchmarks/fleet -ttl 15s -span 20s -servers 10,100 -keys 20000 -cluster
 //
 // Without flags it only looks that each measurement works. Redis is real; its time is that of its own processes, so it is
 // the same when the servers share their processors. How long a caller waits is not: with many servers on few processors
@@ -35,10 +35,13 @@ import (
 )
 
 var (
-	sizes   = flag.String("servers", "4", "how many servers, with commas between `numbers`")
-	cluster = flag.Bool("cluster", false, "a Cluster of three, instead of one Redis")
-	keys    = flag.Int("keys", 400, "how `many` keys the servers hold slots of, in all")
-	span    = flag.Duration("span", time.Second, "how long each measurement takes")
+	sizes     = flag.String("servers", "4", "how many servers, with commas between `numbers`")
+	cluster   = flag.Bool("cluster", false, "a Cluster of three, instead of one Redis")
+	keys      = flag.Int("keys", 400, "how `many` keys the servers hold slots of, in all")
+	opens     = flag.Int("opens", 200, "how many sockets are opened and closed a `second`, in all")
+	perSecond = flag.Int("decisions", 200, "how many decisions are made a `second`, in all")
+	span      = flag.Duration("span", 300*time.Millisecond, "how long each measurement takes")
+	ttl       = flag.Duration("ttl", 2*time.Second, "SlotTTL of the servers")
 )
 
 // A fleet is servers that share one Redis, or one Cluster.
@@ -101,7 +104,7 @@ func (f *fleet) newServer(number int) *server {
 		IsClusterMode: *cluster,
 	}
 	one.client = redis.NewUniversalClient(&options)
-	config := redisstore.Config{Failure: redisstore.FailClosed, Timeout: 5 * time.Second, SlotTimeout: 5 * time.Second}
+	config := redisstore.Config{Failure: redisstore.FailClosed, Timeout: 5 * time.Second, SlotTTL: *ttl, SlotTimeout: *ttl / 3}
 	one.store = must(redisstore.New(one.client, config))
 	config.Lease = time.Second
 	one.leased = must(redisstore.New(one.client, config))
@@ -215,12 +218,14 @@ func (f *fleet) measure() {
 	documents := f.measureIdle("idle: documents", nothing.plus(beats).plus(listening), f.openBooks)
 	all := nothing.plus(beats).plus(listening).plus(documents)
 	f.measureOpen()
-	f.measureHeld(all)
-	f.measurePairs()
+	held := f.measureHeld(all)
+	all = all.plus(held)
+	f.measurePairs(all)
 	f.measureNotices("notices that pass", false, 0)
 	f.measureNotices("notices that last", true, time.Second)
-	f.measureRefusals()
-	f.measureLeases()
+	f.measureDecisions(all)
+	f.measureRefusals(all)
+	f.measureLeases(all)
 	f.measureDocument()
 	f.measureTombstones()
 	f.measureOutage()
@@ -324,14 +329,15 @@ func (s *server) keep(slot *core.Slot) {
 }
 
 // measureHeld measures what it costs to hold slots: they are stated again from time to time.
-func (f *fleet) measureHeld(before rate) {
+func (f *fleet) measureHeld(before rate) rate {
 	time.Sleep(min(4**span, 20*time.Second)) // changes are stated once more, two beats later
 	used := f.during(f.idle).minus(before)
 	f.row("held sockets, of a key each", used, float64(*keys), "key")
+	return used
 }
 
 // measurePairs opens and closes sockets, one after the other on each server.
-func (f *fleet) measurePairs() {
+func (f *fleet) measurePairs(before rate) {
 	var pairs atomic.Int64
 	used := f.during(func() {
 		end := time.Now().Add(*span)
@@ -344,11 +350,11 @@ func (f *fleet) measurePairs() {
 				}
 				slot.Release()
 				pairs.Add(1)
-				time.Sleep(10 * time.Millisecond)
+				f.pace(*opens)
 			}
 		})
 	})
-	f.row("opened and closed", used, float64(pairs.Load())/span.Seconds(), "pair")
+	f.row("opened and closed", used.minus(before), float64(pairs.Load())/span.Seconds(), "pair")
 }
 
 // measureNotices announces something to one server after the other: the same costs all that listen. What passes is of an
@@ -386,8 +392,35 @@ func (f *fleet) measureNotices(name string, lasting bool, pause time.Duration) {
 		waits.percentile(50).Round(time.Millisecond), waits.longest().Round(time.Millisecond))
 }
 
+// pace waits so long that all servers together do something so often in a second.
+func (f *fleet) pace(perSecond int) {
+	time.Sleep(time.Second * time.Duration(len(f.servers)) / time.Duration(perSecond))
+}
+
+// measureDecisions has all servers decide about requests, each of another of many keys.
+func (f *fleet) measureDecisions(before rate) {
+	var decisions atomic.Int64
+	used := f.during(func() {
+		end := time.Now().Add(*span)
+		f.each(func(one *server) {
+			requests := core.NewLimiter(one.store, "decisions", core.TokenBucket(1_000_000, time.Hour))
+			for i := one.number; time.Now().Before(end); i += 7919 {
+				_, err := requests.Allow(f.ctx, "client-"+strconv.Itoa(i%100_000))
+				if err != nil {
+					f.t.Error(err)
+					return
+				}
+				decisions.Add(1)
+				f.pace(*perSecond)
+			}
+		})
+	})
+	f.t.Logf("all that is idle, and %.0f decisions/s: %.1f %% of a core", float64(decisions.Load())/span.Seconds(), 100*used.cpu)
+	f.row("decisions", used.minus(before), float64(decisions.Load())/span.Seconds(), "decision")
+}
+
 // measureRefusals has all servers refuse one key as fast as they can.
-func (f *fleet) measureRefusals() {
+func (f *fleet) measureRefusals(before rate) {
 	var refused atomic.Int64
 	used := f.during(func() {
 		end := time.Now().Add(*span)
@@ -406,12 +439,12 @@ func (f *fleet) measureRefusals() {
 			}
 		})
 	})
-	f.row("refusals of one key", used, float64(len(f.servers)), "server")
+	f.row("refusals of one key", used.minus(before), float64(len(f.servers)), "server")
 	f.t.Logf("    %.0f refusals/s", float64(refused.Load())/span.Seconds())
 }
 
 // measureLeases has all servers decide about one hot key.
-func (f *fleet) measureLeases() {
+func (f *fleet) measureLeases(before rate) {
 	var decisions atomic.Int64
 	used := f.during(func() {
 		end := time.Now().Add(*span)
@@ -428,9 +461,8 @@ func (f *fleet) measureLeases() {
 			}
 		})
 	})
-	f.row("leases of one hot key", used, float64(len(f.servers)), "server")
-	f.t.Logf("    %.0f decisions/s, %.3f commands a decision", float64(decisions.Load())/span.Seconds(),
-		used.commands*span.Seconds()/float64(decisions.Load()))
+	f.row("leases of one hot key", used.minus(before), float64(len(f.servers)), "server")
+	f.t.Logf("    %.0f decisions/s", float64(decisions.Load())/span.Seconds())
 }
 
 // measureDocument publishes another document, and waits until all servers have it.
@@ -491,7 +523,7 @@ func (f *fleet) measureOutage() {
 	}
 	f.redis[0].Flush()
 	f.redis[0].Pause()
-	time.Sleep(8 * time.Second)
+	time.Sleep(min(8*time.Second, 2**ttl))
 	peak := f.peak()
 	f.redis[0].Resume()
 	begin := time.Now()
