@@ -404,22 +404,18 @@ func (p *publication) compare(ctx context.Context) (replaces string, err error) 
 func (p *publication) await(ctx context.Context, patience time.Duration) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	// A server that refuses the document goes on with the old one, so all are told of.
+	// A server that refuses the document goes on with the old one, so all are told of; also how many have done neither.
 	have := 0 // servers
-	refusals := []string{}
 	err := p.documents.Await(ctx, p.document.Version, func(one docstore.Server) {
 		if one.Version == p.document.Version {
 			have++
-		} else {
-			refusals = append(refusals, fmt.Sprintf("the server %s has version %s: %s", one.ID, one.Version, one.Err))
 		}
 	})
 	code := exitOK
+	refusals := []string{}
 	if err != nil {
 		code = exitNo
-		if len(refusals) == 0 { // else these were told of already
-			refusals = append(refusals, err.Error())
-		}
+		refusals = strings.Split(err.Error(), "\n")
 	}
 	p.result["servers"] = have
 	p.result["refusals"] = refusals

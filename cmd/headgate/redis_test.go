@@ -15,6 +15,7 @@ import (
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/core/redisstore"
 	"github.com/headgate/headgate/internal/docstore"
+	"github.com/headgate/headgate/internal/document"
 	"github.com/headgate/headgate/internal/redistest"
 	"github.com/headgate/headgate/limits"
 	"github.com/headgate/headgate/limits/redisdoc"
@@ -117,7 +118,7 @@ func TestRedisCommands(t *testing.T) {
 
 	other := file(t, "other.yaml", "limits:\n  web: {plans: {free: sliding-log 1/hour}}\n...\n")
 	does(2, "is not valid", "push", document("sliding-log 0/hour"))
-	does(1, `has version `+one.State().Version+`: line 1, column 1: the program uses a limit "api"`, "push", other)
+	does(1, `has version `+one.State().Version+`, and refuses the document: line 1, column 1: the program uses a limit "api"`, "push", other)
 	does(0, "limit \"web\": gone", "push", second)
 	does(0, "starts fresh", "push", document("sliding-log 3/hour"))
 	does(0, "2 servers have it", "push", second)
@@ -191,7 +192,7 @@ func TestResetIsOfAllPlans(t *testing.T) {
 	run(0, "4 of 5 left", "peek", "other", "anna")
 }
 
-// A push that nobody waits for ends, and says who has not answered.
+// A push that nobody waits for ends, and says who has refused it, and how many have not answered.
 func TestPushGivesUp(t *testing.T) {
 	server := redistest.Start(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -200,10 +201,25 @@ func TestPushGivesUp(t *testing.T) {
 	if err := documents.Tell(t.Context(), docstore.Server{ID: "old", Version: "x", Found: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	name := file(t, "limits.yaml", "slots:\n  ws: {plans: {a: 1}}\n...\n")
+	text := "slots:\n  ws: {plans: {a: 1}}\n...\n"
+	refuses := docstore.Server{ID: "new", Version: "x", Found: document.Version([]byte(text)), Err: "it lacks a limit"}
+	if err := documents.Tell(t.Context(), refuses); err != nil {
+		t.Fatal(err)
+	}
+	name := file(t, "limits.yaml", text)
 	code, out, _ := headgate(t, "", "push", name, "-redis", "redis://"+server.Addr(), "-wait", "1s")
-	if code != 1 || !strings.Contains(out, "1 servers have not loaded the document") {
-		t.Errorf("%d %s", code, out)
+	for _, want := range []string{
+		"1 servers have not loaded the document", "the server new has version x, and refuses the document: it lacks a limit",
+	} {
+		if code != 1 || !strings.Contains(out, want) {
+			t.Errorf("%d %s", code, out)
+		}
+	}
+	// A client that repeats a call whose answer was lost has not met somebody else.
+	for replaces, want := range map[string]error{"other": nil, refuses.Found: nil} {
+		if err := documents.Write(t.Context(), []byte(text), replaces); !errors.Is(err, want) {
+			t.Errorf("in the place of %s: %v", replaces, err)
+		}
 	}
 }
 

@@ -207,17 +207,17 @@ func (k *Keeper) send(sh *shard) {
 	}
 }
 
-// turns is the order in which a batch takes entries out of the queues. Each has a part of a full batch, and what one
+// queueOrder is the order in which a batch takes entries out of the queues. Each has a part of a full batch, and what one
 // leaves is for the others. While many ask, acquires alone would fill all batches, and slots that nobody holds any more
 // would stay taken. Half is for what is owed: so releases keep up with acquires, and catch up after a burst. Each
 // change is stated again two beats later; no release waits behind these.
-var turns = [...]need{owed, urgent, owed, again} //nolint:gochecknoglobals // never changed
+var queueOrder = [...]need{owed, urgent, owed, again} //nolint:gochecknoglobals // never changed
 
 // batch takes entries out of the queues, and makes their statements.
 func (k *Keeper) batch(sh *shard) (batch []*request) {
 	for more := true; more && k.member(); {
 		more = false
-		for _, need := range turns {
+		for _, need := range queueOrder {
 			if len(batch) == k.statementLimit {
 				return batch
 			}

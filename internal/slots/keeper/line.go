@@ -24,7 +24,7 @@ import (
 // when this process releases a slot of the key, and from time to time for those that others release.
 type waiter struct {
 	claim  slots.Acquisition
-	bound  int64 // of the claim
+	bound  int64 // Most of the claim: its limit, or one more
 	name   *openName
 	entry  *entry
 	stage  stage
@@ -144,7 +144,7 @@ func (k *Keeper) grant(asked *request) {
 	asked.waiters = slices.DeleteFunc(asked.waiters, (*waiter).answered) // they have gone
 	for i, w := range asked.waiters {
 		if int64(i) < left {
-			k.hold(w, w.claim.Limit, step.SourceStore)
+			k.hold(w, w.claim.Limit, entry.othersHeld, step.SourceStore)
 			continue
 		}
 		// The answer counts slots of the dead, unless the statement has deleted their fields. The next one does.
@@ -164,13 +164,13 @@ func (k *Keeper) grant(asked *request) {
 	}
 }
 
-// hold grants a slot, under a limit that is that of the claim or a share of it.
-func (k *Keeper) hold(w *waiter, limit int64, source step.Source) {
+// hold grants a slot, under a limit that is that of the claim or a share of it, beside those that others were taken to hold.
+func (k *Keeper) hold(w *waiter, limit, othersHeld int64, source step.Source) {
 	entry := w.entry
 	entry.held++
 	entry.servedAt = time.Now()
 	held := &hold{k, entry, w.name, k.process.lost}
-	k.answer(w, slots.Grant{Hold: held, Held: entry.held + entry.othersHeld, Limit: limit, Source: source}, nil)
+	k.answer(w, slots.Grant{Hold: held, Held: entry.held + othersHeld, Limit: limit, Source: source}, nil)
 }
 
 // refuse refuses a slot: the waiter is parked, if there is a place in line.
@@ -285,7 +285,7 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 		k.answer(w, slots.Grant{}, unavailable(err))
 		return
 	case k.config.Failure == outage.FailOpen:
-		k.hold(w, limit, step.SourceOpen)
+		k.hold(w, limit, entry.othersHeld, step.SourceOpen)
 		return
 	case servers > 1:
 		limit = (limit + servers - 1) / servers
@@ -294,7 +294,7 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 	}
 	oneMore := w.bound - w.claim.Limit
 	if entry.held+othersHeld < limit+oneMore {
-		k.hold(w, limit, step.SourceLocal)
+		k.hold(w, limit, othersHeld, step.SourceLocal)
 	} else {
 		k.refuse(w, limit, step.SourceLocal)
 	}

@@ -675,3 +675,38 @@ func TestOutageWithNothingHeld(t *testing.T) {
 		time.Sleep(2 * simTTL)
 	})
 }
+
+// While the server is away, a grant says how many slots the key holds as far as that was looked at: under the share of a
+// server its own, and otherwise those of the last answer, if that is not old.
+func TestHeldWithoutTheServer(t *testing.T) {
+	for _, test := range []struct {
+		servers     int
+		limit, held int64
+	}{{4, 2, 2}, {0, 8, 8}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newServer(time.Millisecond)
+			other, _ := s.keeper(outage.FailClosed)
+			for range 6 {
+				acquires(t, other, claim(8, 0))
+			}
+			k, w := s.keeper(outage.FailLocal)
+			k.config.Servers = test.servers
+			acquires(t, k, claim(8, 0))
+			w.set(func() { w.cut = true })
+			var grant slots.Grant
+			for grant.Source != step.SourceLocal { // until calls have failed
+				grant = acquires(t, k, slots.Acquisition{Name: "ws", Key: "key", Limit: 8, OneMore: true})
+				if grant.Source != step.SourceLocal {
+					t.Fatal(grant)
+				}
+			}
+			if grant.Limit != test.limit || grant.Held != test.held {
+				t.Errorf("of %d servers: %d of %d are held, not %d of %d", test.servers, grant.Held, grant.Limit, test.held, test.limit)
+			}
+			other.die()
+			k.die()
+			w.set(func() { w.cut = false })
+			time.Sleep(2 * simTTL)
+		})
+	}
+}
