@@ -83,7 +83,9 @@ type Book struct {
 	lastErr  error                     // why it was refused
 	askedAt  atomic.Pointer[time.Time] // when the source was, which has not answered yet; nil: it has
 
-	mu       sync.Mutex // held while a document takes the place of another, or the program names what it uses
+	// It is held while a document takes the place of another, or the program names what it uses. The document is
+	// written under both locks, so either suffices to read it.
+	mu       sync.Mutex
 	document *document.Document
 	places   [2]map[string]int // the index of each name that a document has had: of limits, of slots
 	limiters map[string]*core.Limiter
@@ -129,7 +131,7 @@ func (b *Book) Close() {
 	<-b.done
 	b.loading.Lock()
 	defer b.loading.Unlock()
-	b.tell(core.ErrClosed)
+	b.setErr(core.ErrClosed)
 }
 
 // watch asks the source until the book is closed.
@@ -173,7 +175,7 @@ func (b *Book) Reload(ctx context.Context) error {
 	case err == nil:
 		err = b.lastErr
 	}
-	b.tell(err)
+	b.setErr(err)
 	return err
 }
 
@@ -186,8 +188,8 @@ func same(text, last []byte) bool {
 	return isSlice || bytes.Equal(text, last)
 }
 
-// tell puts an error into the state, or ends one. Without a document there is none: Open returns the error.
-func (b *Book) tell(err error) {
+// setErr puts an error into the state, or ends one. Without a document there is none: Open returns the error.
+func (b *Book) setErr(err error) {
 	state := *b.state.Load()
 	if b.document == nil || fmt.Sprint(err) == fmt.Sprint(state.Err) {
 		return
@@ -220,8 +222,8 @@ func (b *Book) apply(text []byte) error {
 	return err
 }
 
-// swap makes a document the one in force, if it has all that the program uses. The state has no version if it is in
-// force.
+// swap makes a document the one in force, if it has all that the program uses. The state has no version if the same
+// version is in force already.
 func (b *Book) swap(parsed *document.Document) (state State, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

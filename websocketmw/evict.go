@@ -27,7 +27,8 @@ func (g *Guard) makeRoom(ctx context.Context, socket *Socket, admission *engine.
 		defer cancel()
 		var oldest candidate
 		// Nobody is enough: another server may have an older one. Who does not answer in time is left out.
-		_, _ = g.indexes[i].announce(ctx, admission.Claims[i].Key, order{Do: doFindOldest}, func(found answer) bool {
+		// The i-th claim is of the i-th rule, as rules of this guard have no Skip.
+		_, _ = g.indexes[i].announce(ctx, admission.Claims[i].Key, order{Do: doOffer}, func(found answer) bool {
 			if found.Oldest.Age > oldest.Age {
 				oldest = found.Oldest
 			}

@@ -46,7 +46,7 @@ type (
 
 const (
 	doClose      = "close"
-	doFindOldest = "offer" // the oldest socket, if it may be evicted
+	doOffer = "offer" // the oldest socket, if it may be evicted
 	doEvict      = "evict" // the candidate that was found
 )
 
@@ -88,10 +88,10 @@ func (x *index) hear(heard backend.Heard) (reply backend.NoticeAnswer) {
 	var result answer
 	announcedAt := time.Now().Add(-heard.Age)
 	switch asked.Do {
-	case doFindOldest:
+	case doOffer:
 		result.Oldest = x.oldest(heard.Topic, announcedAt)
 	case doEvict:
-		// A late one evicts nobody: the newcomer may have given up.
+		// A late one evicts nobody. The newcomer waits twice as long for the answer, and then gives up.
 		if asked.Evicts.Guard == x.guard.id && heard.Age < searchTimeout {
 			socket := x.takeSlot(heard.Topic, asked.Evicts.Number)
 			result.Done = true // also if it has left meanwhile

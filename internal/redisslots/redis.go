@@ -46,7 +46,7 @@ type Config struct {
 	Called func(store.Call) // or nil
 }
 
-// A Registry keeps slots in Redis. It is safe for concurrent use.
+// A Registry keeps slots in Redis. It is safe for concurrent use. Acquire, Own and Watch are those of the Keeper.
 type Registry struct {
 	*keeper.Keeper
 
