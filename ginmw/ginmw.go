@@ -72,8 +72,9 @@ func (e *entrance) end(ginContext *gin.Context) {
 // Unwrap is for [http.ResponseController].
 func (e *entrance) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 
+// WriteHeader notes that the response has begun, unless it is a hint before one (RFC 9110, 15.2).
 func (e *entrance) WriteHeader(status int) {
-	e.begun = true
+	e.begun = e.begun || status >= http.StatusOK || status == http.StatusSwitchingProtocols
 	e.ResponseWriter.WriteHeader(status)
 }
 

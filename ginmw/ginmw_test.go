@@ -277,3 +277,18 @@ func TestPanics(t *testing.T) {
 		}()
 	}
 }
+
+// A hint is no answer: the guard refuses after it.
+func TestHintIsNoAnswer(t *testing.T) {
+	guard := guardtest.Guard(t, nethttp.Config{
+		Rates:     []nethttp.Rate{{Limiter: core.NewLimiter(new(core.MemoryStore), "closed", core.Blocked()), Key: guardtest.Own}},
+		OnRefused: func(w http.ResponseWriter, _ *http.Request, _ *nethttp.Verdict) { w.WriteHeader(http.StatusEarlyHints) },
+	})
+	e := gin.New()
+	e.Use(ginmw.Middleware(guard))
+	e.GET("/", func(*gin.Context) { t.Error("the handler ran") })
+	got := guardtest.Serve(e, guardtest.Request("GET", "/", "X-Own", "anna"))
+	if got.Code != http.StatusTooManyRequests || got.Body.Len() == 0 {
+		t.Errorf("%d %q", got.Code, got.Body)
+	}
+}

@@ -26,7 +26,7 @@ func refuse(
 	page.fields(header, admission, prepared, fields)
 	// Each field has a value of its own, since a handler may change it. The room for all is taken at once, in less
 	// time.
-	values := page.take(5)
+	values := page.take(5) // the fourth is the length, which is set below
 	values[0] = "no-store"
 	values[1] = problem.Type
 	values[2] = "nosniff"

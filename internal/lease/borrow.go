@@ -142,9 +142,10 @@ func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err 
 	// The caller is told of its charge alone: what is leased is left.
 	copy(cells, asked)
 	for i := range cells {
-		if allowed {
-			cells[i].Units = b.n
-			cells[i].Remaining += b.extra
+		cell := &cells[i]
+		cell.Units = b.n
+		if allowed && cell.Source != step.SourceOpen { // which has charged nothing
+			cell.Remaining += b.extra
 		}
 	}
 	return allowed, err
@@ -175,11 +176,11 @@ func (b *borrow) land(allowed bool, answered []step.Cell, sent instant) {
 			b.leases.giveBack(withUnits(answered, -b.extra))
 		}
 	default:
-		e.learn(answered, now, sent)
+		isNewest := e.learn(answered, now, sent)
 		if allowed {
 			e.firstRefusalByMonotonic = 0
 			b.leases.giveBack(e.addUnits(b.extra, answered, sent, b.leases.life))
-		} else if b.n > 0 {
+		} else if isNewest && b.n > 0 {
 			// It holds from the sending: the store may have refused right after it.
 			e.refusalEndByMonotonic = sent.monotonic + b.leases.refusalSpan(answered)
 			e.refusedUnits = b.n
@@ -199,10 +200,11 @@ func (e *entry) waitForRefusalEnd(charge []step.Cell, now instant) {
 	}
 }
 
-// learn notes an answer of the store.
-func (e *entry) learn(answered []step.Cell, now, sent instant) {
+// learn notes an answer of the store, and reports whether it is the newest: of two calls, the first may be answered
+// last.
+func (e *entry) learn(answered []step.Cell, now, sent instant) (isNewest bool) {
 	if answered[0].Instant < e.readAtStore {
-		return // of two calls, this was the first
+		return false
 	}
 	e.readAtStore = answered[0].Instant
 	e.readByMonotonic = now.monotonic
@@ -213,6 +215,7 @@ func (e *entry) learn(answered []step.Cell, now, sent instant) {
 		e.cells[i].Shortfall = answered[i].Shortfall
 		e.cells[i].Reading = answered[i].Reading
 	}
+	return true
 }
 
 // addUnits adds units that the store has charged to the lease, if that is of the same part of time, or else begins a

@@ -547,3 +547,42 @@ func TestSettledDuringARefusal(t *testing.T) {
 		}
 	})
 }
+
+// A silent store answers nothing, or what redisstore answers then under FailOpen.
+type silent struct {
+	store.Rates
+
+	open bool
+}
+
+func (s silent) Ask(_ context.Context, _ step.Mode, cells []step.Cell) (allowed bool, err error) {
+	if !s.open {
+		return false, store.ErrUnavailable
+	}
+	for i := range cells {
+		cells[i].Source = step.SourceOpen
+		cells[i].Reading = step.Reading{Remaining: cells[i].Policy.Capacity()}
+	}
+	return true, nil
+}
+
+// What was asked for beyond the charge is nobody's business, also if the store does not answer: observers are told of the
+// units of the caller, and no more are left than there can be.
+func TestUnitsWithoutAnAnswer(t *testing.T) {
+	for _, open := range []bool{false, true} {
+		play(t, time.Second, func(sc *scene) {
+			l := newLimiter("api", fixed(1000, time.Hour))
+			sc.warm(l)
+			sc.next = silent{sc.link, open}
+			sc.uncached = sc.next
+			cells := l.cells(key, 1)
+			allowed, err := ask(context.Background(), sc.Leases, cells)
+			if allowed != open || (err == nil) != open {
+				t.Errorf("%v, %v", allowed, err)
+			}
+			if cells[0].Units != 1 || cells[0].Remaining > 1000 {
+				t.Errorf("open %v: %d units, and %d of 1000 are left", open, cells[0].Units, cells[0].Remaining)
+			}
+		})
+	}
+}

@@ -26,7 +26,7 @@
 -- the value before, in 16 digits if it is a level; or 4 is added if there was none: then what is asked fits, as core asks for
 -- no more than the limit. Of a log it is how many units count, and the instants that must expire until one more fits, until
 -- all are free, and until the units fit; and if denied units count, the same again after that. The byte 8 alone is a value
--- that no such cell has: the question changes nothing.
+-- that no such cell has: the question changes nothing, unless only a change in place finds that out.
 
 local byte, format, read, pack, call, get = string.byte, string.format, struct.unpack, struct.pack, redis.call, redis.pcall
 local floor, max, min, type, unpack = math.floor, math.max, math.min, type, unpack
@@ -71,7 +71,7 @@ for i = 1, #KEYS do
       unpacked, ratio, _, step, cost, full, ahead, grid, counted, digits, ends = numbers, unpack(numbers)
     end
     local ticks, used, kept = step == 1 and now * ratio or now / ratio, 0, false
-    local clock = (ticks - ticks % 1) * step
+    local clock = (ticks - ticks % 1) * step -- kept: the value ends in the cell of the grid of before, so INCRBY changes it
     if ends == false then v = {err = 'WRONGTYPE'} end -- of a calendar: now is in a window that the client does not know
     if v then
       used = (#v < 17 and tonumber(v) or 0) - clock

@@ -91,7 +91,8 @@ func (l *line) send(
 	to, hashSlot := l.servers.of(&cells[0])
 	w.hashSlot = hashSlot
 	err = l.sendOrWait(ctx, to, w)
-	// Without an answer it may be in flight, and is not used again. errOtherWindow is an answer, about some of the cells.
+	// Without an answer it may be in flight, and is not used again. errOtherWindow is an answer, about some of the
+	// cells.
 	if err != nil && !errors.Is(err, errOtherWindow) {
 		return false, deadline, err
 	}
@@ -189,7 +190,7 @@ func (l *line) wait(ctx context.Context, to *server, w *waiter, watched bool) er
 			err = ctx.Err()
 		}
 		to.mu.Lock()
-		if errors.Is(err, errLate) && l.extend(to, w, time.Now()) {
+		if errors.Is(err, errLate) && l.hasMoreTime(to, w, time.Now()) {
 			timer.Reset(time.Until(w.deadline))
 			to.mu.Unlock()
 			continue
@@ -322,8 +323,7 @@ func (l *line) toSendAgain(to *server, batch []*waiter, now time.Time) (again []
 		if w.mode == step.Settle || w.abandoned {
 			continue
 		}
-		// The alarm may have extended it already.
-		if w.extended && w.deadline.After(now) || l.extend(to, w, now) {
+		if l.hasMoreTime(to, w, now) {
 			again = append(again, w)
 			if w.deadline.After(lastDeadline) {
 				lastDeadline = w.deadline
@@ -331,6 +331,12 @@ func (l *line) toSendAgain(to *server, batch []*waiter, now time.Time) (again []
 		}
 	}
 	return again, lastDeadline
+}
+
+// hasMoreTime reports whether a question that seems to be late is not: it was extended already, or is now. The server
+// is locked.
+func (l *line) hasMoreTime(to *server, w *waiter, now time.Time) bool {
+	return w.extended && w.deadline.After(now) || l.extend(to, w, now)
 }
 
 // extend gives a question the time for which this process was stopped since it was asked, once, and no more than its

@@ -82,11 +82,11 @@ func (to *server) nextBatch(answered int) (batch []*waiter) {
 	for len(to.queue) > 0 && len(batch) < size {
 		// What is too heavy stays the first of the next call: nobody is overtaken.
 		w := to.queue[0]
-		weight += w.weight
-		if len(batch) > 0 && weight > maxWeight {
-			break
-		}
 		if !w.abandoned {
+			weight += w.weight
+			if len(batch) > 0 && weight > maxWeight {
+				break
+			}
 			batch = append(batch, w)
 		}
 		to.queue[0] = nil // so that it can be collected

@@ -10,6 +10,9 @@ import "math/bits"
 // bucket's clock has ticks of at most a microsecond, of which a unit takes a whole number: so no rate drifts. For 7
 // units a second, it has 1,000,006 ticks a second, and a unit takes 142,858. A window's clock has one tick in a period.
 //
+// A window of a second is a tick, by which its clock advances 2,000,000: in the seventh second it shows 14,000,000, and
+// after three units the level is 14,000,003.
+//
 // The state is [t, level]: the clock shows the level at t.
 type level struct {
 	// Of a bucket, the ticks in a microsecond, at least 1, and the microseconds in a tick. Lua has the same doubles.
