@@ -197,7 +197,7 @@ func (f *fleet) row(name string, used rate, things float64, thing string) {
 }
 
 // idle waits while nothing is done.
-func (f *fleet) idle() { time.Sleep(*span) }
+func (f *fleet) idle() { <-time.After(*span) }
 
 // each calls a function for all servers that live, at the same time.
 func (f *fleet) each(do func(one *server)) {
@@ -380,7 +380,7 @@ func (f *fleet) measureNotices(name string, lasting bool, pause time.Duration) {
 					}
 					waits.add(time.Since(asked))
 					notices.Add(1)
-					time.Sleep(pause)
+					<-time.After(pause)
 				}
 			})
 		}
@@ -394,7 +394,7 @@ func (f *fleet) measureNotices(name string, lasting bool, pause time.Duration) {
 
 // pace waits so long that all servers together do something so often in a second.
 func (f *fleet) pace(perSecond int) {
-	time.Sleep(time.Second * time.Duration(len(f.servers)) / time.Duration(perSecond))
+	<-time.After(time.Second * time.Duration(len(f.servers)) / time.Duration(perSecond))
 }
 
 // measureDecisions has all servers decide about requests, each of another of many keys.
@@ -435,7 +435,7 @@ func (f *fleet) measureRefusals(before rate) {
 				if !decision.Allowed {
 					refused.Add(1)
 				}
-				time.Sleep(time.Millisecond)
+				<-time.After(time.Millisecond)
 			}
 		})
 	})
@@ -457,7 +457,7 @@ func (f *fleet) measureLeases(before rate) {
 					return
 				}
 				decisions.Add(1)
-				time.Sleep(5 * time.Millisecond)
+				<-time.After(5 * time.Millisecond)
 			}
 		})
 	})
@@ -517,18 +517,18 @@ func (f *fleet) measureOutage() {
 				if err == nil {
 					waits.add(time.Since(asked))
 				}
-				time.Sleep(20 * time.Millisecond)
+				<-time.After(20 * time.Millisecond)
 			}
 		})
 	}
 	f.redis[0].Flush()
 	f.redis[0].Pause()
-	time.Sleep(min(8*time.Second, 2**ttl))
+	<-time.After(min(8*time.Second, 2**ttl))
 	peak := f.peak()
 	f.redis[0].Resume()
 	begin := time.Now()
 	for stated() < want*9/10 && time.Since(begin) < 2*time.Minute {
-		time.Sleep(50 * time.Millisecond)
+		<-time.After(50 * time.Millisecond)
 	}
 	took := time.Since(begin)
 	stop()
@@ -555,7 +555,7 @@ func (f *fleet) measureKilled() {
 				if err == nil && held == 0 {
 					break
 				}
-				time.Sleep(100 * time.Millisecond)
+				<-time.After(100 * time.Millisecond)
 			}
 		}
 	})
@@ -573,7 +573,7 @@ func (f *fleet) peak() (most func() float64) {
 		last := f.commands()
 		for ctx.Err() == nil {
 			begin := time.Now()
-			time.Sleep(step)
+			<-time.After(step)
 			next := f.commands()
 			if last > 0 && next > 0 {
 				peak = max(peak, float64(next-last)/time.Since(begin).Seconds())
