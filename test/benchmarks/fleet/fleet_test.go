@@ -239,7 +239,7 @@ func (r rate) plus(other rate) rate {
 // measureIdle begins something on each server, and measures what it costs a second while nothing is done.
 func (f *fleet) measureIdle(name string, before rate, begin func(one *server)) rate {
 	f.each(begin)
-	time.Sleep(min(*span, 3*time.Second)) // until all have begun
+	<-time.After(min(*span, 3*time.Second)) // until all have begun
 	used := f.during(f.idle).minus(before)
 	f.row(name, used, float64(len(f.servers)), "server")
 	return used
@@ -330,7 +330,7 @@ func (s *server) keep(slot *core.Slot) {
 
 // measureHeld measures what it costs to hold slots: they are stated again from time to time.
 func (f *fleet) measureHeld(before rate) rate {
-	time.Sleep(min(4**span, 20*time.Second)) // changes are stated once more, two beats later
+	<-time.After(min(4**span, 20*time.Second)) // changes are stated once more, two beats later
 	used := f.during(f.idle).minus(before)
 	f.row("held sockets, of a key each", used, float64(*keys), "key")
 	return used
