@@ -101,8 +101,8 @@ func (d *Decider) decideGroup(ctx context.Context, mode step.Mode, cells []step.
 	if !errors.Is(err, errOtherWindow) {
 		return allowed, err
 	}
-	// decide.lua leaves all cells alone, or those whose values INCRBY refuses; settle.lua any. The others are charged or
-	// corrected, and must not be again.
+	// decide.lua leaves all cells alone, or those whose values INCRBY refuses; settle.lua any. The others are charged
+	// or corrected, and must not be again.
 	var leftAlone group
 	for i := range cells {
 		if cells[i].Shortfall == undecided {

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// Rotate makes a user with all permissions on these servers, who gets another password each time a period is over, as from
-// a sidecar that renews tokens. The file has the newest. It and the one before are valid. It goes on until the test ends.
+// Rotate makes a user with all permissions on these servers, who gets another password each time a period is over, as
+// from a sidecar that renews tokens. The file has the newest. It and the one before are valid. It goes on until the
+// test ends.
 func Rotate(t testing.TB, all Servers, user, file string, period time.Duration) {
 	t.Helper()
 	var passwords []string

@@ -207,9 +207,9 @@ func (k *Keeper) send(sh *shard) {
 	}
 }
 
-// queueOrder is the order in which a batch takes entries out of the queues. Each has a part of a full batch, and what one
-// leaves is for the others. While many ask, acquires alone would fill all batches, and slots that nobody holds any more
-// would stay taken. Half is for what is owed: so releases keep up with acquires, and catch up after a burst. Each
+// queueOrder is the order in which a batch takes entries out of the queues. Each has a part of a full batch, and what
+// one leaves is for the others. While many ask, acquires alone would fill all batches, and slots that nobody holds any
+// more would stay taken. Half is for what is owed: so releases keep up with acquires, and catch up after a burst. Each
 // change is stated again two beats later; no release waits behind these.
 var queueOrder = [...]need{owed, urgent, owed, again} //nolint:gochecknoglobals // never changed
 

@@ -164,7 +164,8 @@ func (k *Keeper) grant(asked *request) {
 	}
 }
 
-// hold grants a slot, under a limit that is that of the claim or a share of it, beside those that others were taken to hold.
+// hold grants a slot, under a limit that is that of the claim or a share of it, beside those that others were taken to
+// hold.
 func (k *Keeper) hold(w *waiter, limit, othersHeld int64, source step.Source) {
 	entry := w.entry
 	entry.held++
