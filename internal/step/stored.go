@@ -6,7 +6,8 @@ import "errors"
 type Stored struct {
 	Algorithm Algorithm
 
-	// Of a level, as there; but the rate of its clock is a fraction: so many ticks in a period, which is 0 of a calendar.
+	// Of a level, as there; but the rate of its clock is a fraction: so many ticks in a period, which is 0 of a
+	// calendar.
 	ClockPeriod      int64
 	PeriodTicks      int64
 	TickStep         int64
