@@ -45,9 +45,9 @@ type (
 )
 
 const (
-	doClose      = "close"
+	doClose = "close"
 	doOffer = "offer" // the oldest socket, if it may be evicted
-	doEvict      = "evict" // the candidate that was found
+	doEvict = "evict" // the candidate that was found
 )
 
 // listen hears the notices from the first socket on. g.mu is held.
