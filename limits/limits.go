@@ -131,7 +131,7 @@ func (b *Book) Close() {
 	<-b.done
 	b.loading.Lock()
 	defer b.loading.Unlock()
-	b.setErr(core.ErrClosed)
+	b.changeErr(core.ErrClosed)
 }
 
 // watch asks the source until the book is closed.
@@ -172,10 +172,15 @@ func (b *Book) Reload(ctx context.Context) error {
 		err = b.apply(text)
 		b.lastText = text
 		b.lastErr = err
+		// Each document that is refused is told of, also if the last one had the same faults: a push waits for it.
+		if err != nil {
+			b.setErr(err)
+			return err
+		}
 	case err == nil:
 		err = b.lastErr
 	}
-	b.setErr(err)
+	b.changeErr(err)
 	return err
 }
 
@@ -188,12 +193,19 @@ func same(text, last []byte) bool {
 	return isSlice || bytes.Equal(text, last)
 }
 
-// setErr puts an error into the state, or ends one. Without a document there is none: Open returns the error.
+// changeErr puts an error into the state, or ends one, unless the state has it already.
+func (b *Book) changeErr(err error) {
+	if fmt.Sprint(err) != fmt.Sprint(b.state.Load().Err) {
+		b.setErr(err)
+	}
+}
+
+// setErr puts an error into the state. Without a document there is none: Open returns the error.
 func (b *Book) setErr(err error) {
-	state := *b.state.Load()
-	if b.document == nil || fmt.Sprint(err) == fmt.Sprint(state.Err) {
+	if b.document == nil {
 		return
 	}
+	state := *b.state.Load()
 	state.Err = err
 	state.Changes = nil
 	b.set(state)

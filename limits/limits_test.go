@@ -284,6 +284,8 @@ func TestBrokenReloads(t *testing.T) {
 		expect("the source is away")
 		s.set("limits: {other: {plans: {all: blocked}}}")
 		expect(`the program uses a limit "api", which the document does not have`)
+		s.set("limits: {another: {plans: {all: blocked}}}") // a refusal of another document, in the same words
+		expect(`the program uses a limit "api", which the document does not have`)
 		s.set("")
 		expect("the document is empty")
 		s.Store(&good)
