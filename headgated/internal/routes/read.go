@@ -3,6 +3,7 @@ package routes
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/netip"
 	"regexp"
@@ -142,65 +143,78 @@ func (r *reader) route(at yamltree.Place, text *routeText) *Route {
 
 // reached adds a fault if no request gets to a route, because those before it take them all.
 func (r *reader) reached(one *Route, before []*Route) {
-	// For each of its methods there may be another. Routes that share its hosts or paths are not looked for: whether
-	// they leave something over is much to compute, and seldom the mistake.
-	parts := []*Route{one}
-	if len(one.methods) > 0 {
-		parts = nil
+	taking := takers(one, before)
+	if one.faulty || len(taking) == 0 {
+		return
 	}
-	for _, method := range one.methods {
-		parts = append(parts, &Route{hosts: one.hosts, methods: []string{method}, path: one.path})
+	names := make([]string, len(taking))
+	for i, index := range taking {
+		names[i] = fmt.Sprintf("%s, in line %d,", before[index].Name, before[index].Place.Line)
 	}
-	var takers []string
-	for _, part := range parts {
-		covers := func(first *Route) bool { return !one.faulty && !first.faulty && first.covers(part) }
-		i := slices.IndexFunc(before, covers)
-		if i < 0 {
-			return
-		}
-		takers = append(takers, fmt.Sprintf("%s, in line %d,", before[i].Name, before[i].Place.Line))
-	}
-	slices.Sort(takers)
-	takers = slices.Compact(takers)
 	verb := "is"
 	those := "that one"
-	if len(takers) > 1 {
+	if len(names) > 1 {
 		verb = "are together"
 		those = "them"
 	}
 	r.At(one.Place, "it never applies: %s %s for all its requests, and the first route that matches counts: "+
-		"write it before %s", strings.Join(takers, " and "), verb, those)
+		"write it before %s", strings.Join(names, " and "), verb, those)
 }
 
 // last notes that requests may have no route.
 func (r *reader) last(all []*Route, at yamltree.Place) {
-	if slices.ContainsFunc(all, func(of *Route) bool { return of.faulty || of.covers(new(Route)) }) {
+	isFaulty := func(of *Route) bool { return of.faulty } // and then nobody knows what it is for
+	if len(takers(new(Route), all)) > 0 || slices.ContainsFunc(all, isFaulty) {
 		return
 	}
 	r.Warn(at, "no route is for everything: requests that match none are charged nothing. "+
 		"Write a last one without host, method and path: {charge: [...]}")
 }
 
-// covers reports whether a route is for all requests of another.
-func (t *Route) covers(other *Route) bool {
-	return holds(t.hosts, other.hosts) && holds(withHead(t.methods), other.methods) && t.path.covers(other.path)
+// takers returns the indexes of the routes that together take all requests of another, or none if one is left over.
+func takers(of *Route, all []*Route) (indexes []int) {
+	for request, path := range of.samples(all) {
+		i := slices.IndexFunc(all, func(first *Route) bool { return !first.faulty && first.matches(request, path, equal) })
+		if i < 0 {
+			return nil
+		}
+		indexes = append(indexes, i)
+	}
+	slices.Sort(indexes)
+	return slices.Compact(indexes)
 }
 
-// holds reports whether a list has all of another. None stands for any.
-func holds(list, other []string) bool {
+// other is a host, a method and a part of a path that no route names.
+const other = "*"
+
+// samples yields requests of a route: one of each kind that others can tell apart. Where a route names nothing, what no
+// route names stands for all there is: who does not match that leaves something over.
+func (t *Route) samples(others []*Route) iter.Seq2[*http.Request, []string] {
+	hosts := orOther(t.hosts)
+	methods := orOther(t.methods)
+	if slices.Contains(methods, http.MethodGet) { // whose routes are for HEAD, too
+		methods = append(slices.Clip(methods), http.MethodHead)
+	}
+	paths := t.path.samples(others)
+	return func(yield func(*http.Request, []string) bool) {
+		for _, host := range hosts {
+			for _, method := range methods {
+				for _, path := range paths {
+					if !yield(&http.Request{Host: host, Method: method}, path) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// orOther returns a list, or for any that other text.
+func orOther(list []string) []string {
 	if len(list) == 0 {
-		return true
+		return []string{other}
 	}
-	missing := func(text string) bool { return !slices.Contains(list, text) }
-	return len(other) > 0 && !slices.ContainsFunc(other, missing)
-}
-
-// withHead adds HEAD to methods with GET.
-func withHead(methods []string) []string {
-	if slices.Contains(methods, "GET") {
-		return append(slices.Clip(methods), "HEAD")
-	}
-	return methods
+	return list
 }
 
 // charge reads a charge of a route with that path.
