@@ -11,7 +11,8 @@ import (
 )
 
 // A counter counts charges and their units. Most charges are of one unit, for which one addition is enough. No part of
-// it decreases, so that what is read does not, also in between.
+// it decreases, so that what is read does not, also in between. A charge of n units, n > 1, is one of some and n-1 of
+// more: who reads meanwhile may miss either.
 type counter struct {
 	some atomic.Uint64 // charges of units
 	more atomic.Uint64 // units beyond one for each of these
@@ -84,8 +85,11 @@ func newGroup(seen *Stats, kind, name string) *group {
 
 // refuse counts a refusal by a policy.
 func (g *group) refuse(by *policy, source step.Source, units int64, trial bool, key string) {
+	// The clock is read for refusals only: admitted charges have no time, and it takes longer than to count one.
 	now := time.Now()
 	g.top.add(g.stats, now, key)
+	// A refusal on trial is shown with its key, so that people see whom a limit would hit. But it begins no spell and
+	// no record: nobody was refused.
 	if trial {
 		by.trial[source].add(units)
 		by.lastTrial.Store(now.UnixNano())
@@ -100,7 +104,9 @@ func (g *group) refuse(by *policy, source step.Source, units int64, trial bool, 
 // by one.
 const others = "(others)"
 
-// A registry has a T for each name. To find one takes no lock.
+// A registry has a T for each name. To find one takes no lock. Its names and what belongs to them are one value, which
+// is replaced as a whole: names are few and soon known, so almost all that a charge does here is one load and a look
+// into a map.
 type registry[T any] struct {
 	max    int
 	create func(name string) *T
@@ -156,6 +162,7 @@ func (r *registry[T]) add(name string) *T {
 		n.byName = maps.Clone(n.byName)
 		n.byName[name] = x
 	}
+	// From now on get answers others for each new name, without the lock, and no name is copied any more.
 	if name == others && full {
 		n.others = x
 	}
@@ -179,6 +186,7 @@ type histogram struct {
 
 // add counts a duration.
 func (h *histogram) add(took time.Duration) {
+	// A duration that equals a bound belongs to it: in Prometheus, le means less or equal.
 	i := 0
 	for i < len(buckets) && took > buckets[i] {
 		i++

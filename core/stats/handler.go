@@ -46,6 +46,8 @@ type process struct {
 func thisProcess() process {
 	p := process{ID: os.Getpid()}
 	p.Host, _ = os.Hostname()
+	// A program that is built without modules has none. In the tests of this module headgate is the main module, and no
+	// dependency.
 	if b, ok := debug.ReadBuildInfo(); ok {
 		p.Program = b.Path
 		p.Version = b.Main.Version
@@ -82,6 +84,8 @@ func (h *handler) report() *report {
 
 // ServeHTTP implements [http.Handler].
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// The strict headers are those of all answers, also of errors. The page has no script, and names of limiters may
+	// come from a document that others write: so its policy permits nothing but the one style and the empty icon.
 	head := w.Header()
 	head.Set("Cache-Control", "no-store")
 	head.Set("X-Content-Type-Options", "nosniff")
@@ -96,6 +100,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var body bytes.Buffer
 	var err error
 	switch {
+	// Only the end of the path counts, as the handler does not know where it is mounted, nor whether a prefix was
+	// stripped.
 	case strings.HasSuffix(r.URL.Path, "/"):
 		head.Set("Content-Type", "text/html; charset=utf-8")
 		head.Set("Content-Security-Policy", "default-src 'none'; img-src data:; style-src '"+styleHash()+

@@ -21,7 +21,9 @@ type Sample struct {
 	Value  float64
 }
 
-// Families returns the counts, for exporters to other systems.
+// Families returns the counts, for exporters to other systems. It makes new ones with each call, about one sample for
+// each name, policy, result and source that has occurred. A family is there also if it has no sample. Their names and
+// labels are what boards and alerts are made of: a change of one is a change of the API.
 func (s *Stats) Families() []Family {
 	// Keys are in no metric: their names would make a series each.
 	n := s.snapshot(false)
@@ -33,13 +35,19 @@ func (s *Stats) Families() []Family {
 	return m
 }
 
-// WritePrometheus writes the counts in the text format of Prometheus, version 0.0.4.
+// WritePrometheus writes the counts in the text format of Prometheus, version 0.0.4. The error is that of the writer.
+//
+//	# HELP headgate_decisions_total Charges that were decided, by the policy that decided.
+//	# TYPE headgate_decisions_total counter
+//	headgate_decisions_total{limiter="api",policy="day",result="admitted",source="store"} 2
 func (s *Stats) WritePrometheus(w io.Writer) error {
 	var text strings.Builder
 	for _, family := range s.Families() {
 		text.WriteString("# HELP " + family.Name + " " + family.Help + "\n")
 		text.WriteString("# TYPE " + family.Name + " " + family.Type + "\n")
-		count := 0.0 // of a histogram: what its last bucket has
+		// The text wants a sum and a count of each histogram. A Sample without le is the sum, and comes after the last
+		// bucket.
+		count := 0.0 // what the last bucket has
 		for _, sample := range family.Samples {
 			n := len(sample.Labels)
 			switch {
@@ -58,9 +66,11 @@ func (s *Stats) WritePrometheus(w io.Writer) error {
 	return err
 }
 
+// escaper is for values of labels, in which the format has three characters to escape.
 var escaper = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
 
-// write writes a line of a sample.
+// write writes a line of a sample. A value of a label is the only place where a text of a program stands, so it is all
+// that is escaped.
 func write(text *strings.Builder, name string, labels []string, value float64) {
 	text.WriteString(name)
 	for i := 0; i < len(labels); i += 2 {
@@ -73,6 +83,7 @@ func write(text *strings.Builder, name string, labels []string, value float64) {
 	text.WriteString(" " + number(value) + "\n")
 }
 
+// number returns the shortest text that is read as this number again. It has no exponent.
 func number(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
 
 // metrics are the families so far.
@@ -102,7 +113,8 @@ func decisions(all []groupCounts, decided bool) iter.Seq2[string, *count] {
 	}
 }
 
-// limiters adds the families of limiters.
+// limiters adds the families of limiters. The text format wants all samples of a family together, so each family looks
+// at all limiters anew.
 func (m *metrics) limiters(all []groupCounts) {
 	m.family("headgate_decisions_total", "counter", "Charges that were decided, by the policy that decided.")
 	for name, c := range decisions(all, true) {
@@ -139,6 +151,7 @@ func (m *metrics) limiters(all []groupCounts) {
 		func(c *groupCounts) uint64 { return c.Uncovered })
 	m.family("headgate_last_refusal_timestamp_seconds", "gauge", "When the limiter last refused a charge.")
 	for i := range all {
+		// A limiter that has refused nothing has no sample: 0 would be a refusal in 1970.
 		at := all[i].LastRefused
 		if !at.IsZero() {
 			m.add(float64(at.UnixMilli())/1000, "limiter", all[i].Name)
@@ -167,6 +180,7 @@ func (m *metrics) slots(all []groupCounts) {
 // store adds the families of the servers of stores.
 func (m *metrics) store(counts *storeCounts) {
 	m.family("headgate_store_call_duration_seconds", "histogram", "How long calls to servers of stores took.")
+	// Failed calls have a series of their own: those that end at a Timeout would hide how long answers take.
 	m.durations("answered", &counts.Answered)
 	m.durations(failed, &counts.Failed)
 	one := func(name, kind, help string, value float64) {

@@ -21,7 +21,13 @@ var (
 	page          = template.Must(template.New("page").Funcs(pageFunctions).Parse(pageText))
 )
 
-// A view is what the page shows.
+// A view is what the page shows: the report of the JSON, made into rows of texts. page.html has the order:
+//
+//	Now                what is wrong now, each with what to do
+//	Rows               limiters: a row for each policy, with what it says and how often it decided
+//	Tops               the keys that were refused most, a list for each name and period
+//	SlotRows           slots
+//	Servers, Memory    the store
 type view struct {
 	*report
 
@@ -59,7 +65,8 @@ type shownTop struct {
 	Trial, OnlyTrial bool // some of the refusals refused nobody; all
 }
 
-// view returns what the page shows, which the browser is to ask for again after so many seconds.
+// view returns what the page shows, which the browser is to ask for again after so many seconds. The number comes from
+// the address, so it is read as one, and what is none is ignored.
 func (h *handler) view(refresh string) *view {
 	r := h.report()
 	rates := h.rates.since(&r.snapshot)
@@ -106,11 +113,13 @@ func (v *view) readTexts() {
 	}
 }
 
-// limiter adds a row for each policy that decided, and one for what none decided.
+// limiter adds a row for each policy that decided, and one for what none decided. A charge that another limiter of its
+// call refused, and one without an answer, belong to no policy.
 func (v *view) limiter(counts *groupCounts) {
 	each, sum := tallies(counts.Counts)
 	for i := range each {
 		t := &each[i]
+		// These are the withdrawn and the failed, which come below. Their policy has no name.
 		if t.decided() == 0 {
 			continue
 		}
@@ -135,7 +144,8 @@ func (v *view) limiter(counts *groupCounts) {
 	v.refusals("limiter", "has", counts, &sum)
 }
 
-// undecided adds a row for each policy in force that has not decided yet.
+// undecided adds a row for each policy in force that has not decided yet. Of policies with one name, in several plans,
+// there is one row.
 func (v *view) undecided() {
 	if v.Limits == nil {
 		return
@@ -154,7 +164,7 @@ func (v *view) undecided() {
 	}
 }
 
-// slots adds the row of the slots of one name.
+// slots adds the row of the slots of one name. All claims of slots have one policy, so the sum is all there is to show.
 func (v *view) slots(counts *groupCounts) {
 	_, sum := tallies(counts.Counts)
 	v.SlotRows = append(v.SlotRows, row{

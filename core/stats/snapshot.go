@@ -116,7 +116,8 @@ type memoryCounts struct {
 	Evicted uint64 `json:"evicted"`
 }
 
-// snapshot returns the counts, and if that is wanted the keys that are refused most.
+// snapshot returns the counts, and if that is wanted the keys that are refused most. It takes the lock of each list of
+// keys, so who only reads metrics does without.
 func (s *Stats) snapshot(keys bool) snapshot {
 	now := time.Now()
 	n := snapshot{
@@ -157,7 +158,8 @@ func readGroups(r *registry[group], now time.Time, keys bool) []groupCounts {
 
 // read returns the counts of one name.
 func (g *group) read(now time.Time) groupCounts {
-	released := g.released.Load() // first: what is released was granted before
+	released := g.released.Load() // first: what is released was granted before, so Held is never below 0
+	// Failed corrections are read before all corrections, and counted after them: so they are never the more.
 	n := groupCounts{
 		Name: g.name, Counts: []count{}, GivenBack: g.givenBack.Load(), ChargedLater: g.chargedLater.Load(),
 		Uncovered: g.uncovered.Load(), Unsettled: g.unsettled.Load(), Settled: g.settled.Load(),
@@ -199,7 +201,8 @@ func (g *group) read(now time.Time) groupCounts {
 	return n
 }
 
-// read returns the durations. Each bucket has those of the smaller ones, too, as Prometheus wants it.
+// read returns the durations. Each bucket has those of the smaller ones, too, as Prometheus wants it. The last count,
+// of calls that are longer than all bounds, is only in the sum of all.
 func (h *histogram) read() durations {
 	var d durations
 	for i := range h.counts {

@@ -12,7 +12,8 @@ import (
 // quiet is the time without a refusal that ends a spell.
 const quiet = time.Minute
 
-// A spell is a time in which refusals follow each other within a minute.
+// A spell is a time in which refusals follow each other within a minute. Its end is not noted: who reads sees that the
+// last refusal was long ago. So a Stats needs no goroutine that watches the time, and no Close.
 type spell struct {
 	startNanos atomic.Int64 // nanoseconds since 1970; 0 before the first refusal
 	lastNanos  atomic.Int64
@@ -20,7 +21,8 @@ type spell struct {
 	mu         sync.Mutex  // while one is written
 }
 
-// extend notes a refusal, which has been counted.
+// extend notes a refusal, which has been counted. The counts come first: the record that is planned here tells of what
+// is counted when it is written.
 func (g *group) extend(now time.Time) {
 	s := &g.spell
 	// Many goroutines may do this at once. It does not matter which of them begins the spell.
@@ -31,6 +33,8 @@ func (g *group) extend(now time.Time) {
 	if g.stats.config.Logger == nil || s.logging.Load() { // to load it takes less time than to swap it
 		return
 	}
+	// The first refusal plans the record of a second. So a flood writes one line each second, and the last of it is
+	// told, too.
 	if s.logging.CompareAndSwap(false, true) {
 		time.AfterFunc(time.Second, g.log)
 	}
@@ -43,6 +47,7 @@ func (g *group) log() {
 	defer g.spell.mu.Unlock()
 	var total uint64
 	var each []any
+	// Of a policy, only what was counted since the last record: the counts themselves never go back.
 	for _, policy := range g.policies.all() {
 		n := policy.refused.charges() - policy.logged
 		if n > 0 {

@@ -22,6 +22,20 @@ import (
 	"github.com/headgate/headgate/internal/store"
 )
 
+// An event goes this way:
+//
+//	stats.go     what the observer is told: it finds the counts of the name, and adds one
+//	counters.go  the counts of a name, and the registries that find them by their names
+//	spell.go     since when a name has been refusing, and the record about it
+//	top.go       the keys that a name refuses most
+//
+// A reader gets the counts this way:
+//
+//	snapshot.go  all counts at one time, as the JSON shows them
+//	metrics.go   the same as families of metrics, and as text for Prometheus
+//	tally.go     the same by policy, and what was decided each second
+//	page.go      the same as the page; handler.go serves it, the JSON and the text
+
 const (
 	maxNames    = 1024 // limiters; slots
 	maxPolicies = 16   // of a limiter, with all its plans
@@ -90,7 +104,8 @@ func New(config Config) *Stats {
 	return seen
 }
 
-// Observer returns the observer for the stores whose events shall be counted.
+// Observer returns the observer for the stores whose events shall be counted. Several stores may have it, also at once:
+// their counts are added up.
 func (s *Stats) Observer() *core.Observer { return &s.observer }
 
 // A found is a policy of a limiter, and how it was found.
@@ -106,6 +121,7 @@ func (s *Stats) policy(limiter, name string) *policy {
 	if limiter == "" || name == "" {
 		return s.limiters.get(limiter).policies.get(name)
 	}
+	// The sum is one of bytes, which wraps at 256, so no name leads out of the table.
 	place := &s.quick[letter(limiter)+31*letter(name)]
 	known := place.Load()
 	if known != nil && known.limiter == limiter && known.name == name {
@@ -125,7 +141,8 @@ func letter(name string) uint8 {
 	return uint8(n) + 7*name[n-1] + 3*name[n/2]
 }
 
-// notAdmitted counts a charge that was not admitted, or of which that is not known.
+// notAdmitted counts a charge that was not admitted, or of which that is not known. An event has no policy if only
+// other limiters of the call refused: see core.DecisionEvent.
 func (s *Stats) notAdmitted(event *store.DecisionEvent) {
 	group := s.limiters.get(event.Limiter)
 	switch {
@@ -139,7 +156,8 @@ func (s *Stats) notAdmitted(event *store.DecisionEvent) {
 	}
 }
 
-// settled counts a charge that was corrected, or units that were reported.
+// settled counts a charge that was corrected, or units that were reported. The units that were to be given back are
+// counted also if there is nothing to give back any more: the observer is not told of that.
 func (s *Stats) settled(_ context.Context, event store.SettleEvent) {
 	group := s.limiters.get(event.Limiter)
 	group.settled.Add(1)
@@ -191,7 +209,8 @@ func (s *Stats) slotsRestated(keys int) {
 	s.log(slog.LevelWarn, "headgate: the store may have lost slots, which are stated again", slog.Int("keys", keys))
 }
 
-// storeChanged notes the begin of an outage of a server, or its end.
+// storeChanged notes the begin of an outage of a server, or its end. The limits of a server, its slots and its beats
+// each tell, so one outage may be counted several times.
 func (s *Stats) storeChanged(reason error) {
 	s.mu.Lock()
 	s.changed = time.Now()
@@ -243,6 +262,7 @@ var reasonTexts = [reasons]string{"unavailable", "canceled", "timeout", "closed"
 func reason(err error) int {
 	var connection interface{ Timeout() bool } // a net.Error
 	switch {
+	// This comes first: it wraps the error of the call, which may be a timeout.
 	case errors.Is(err, core.ErrUnavailable):
 		return unavailable
 	case errors.Is(err, context.Canceled):

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A tally is how often a policy had each result, whatever the source.
+// A tally is how often a policy had each result, whatever the source. A tally has charges and no units: the page says
+// how often, and metrics also how much.
 type tally struct {
 	policy                                      string
 	admitted, refused, trial, withdrawn, failed uint64
@@ -56,7 +57,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// decided is how many were decided, also on trial.
+// decided is how many were decided, also on trial. What was withdrawn or has no answer was not decided by this policy.
 func (t *tally) decided() uint64 { return t.admitted + t.refused + t.trial }
 
 // share returns how many were refused, with the percentage.
@@ -92,6 +93,7 @@ type earlier struct {
 func (e *earlier) rate(limiter string, t *tally, now time.Time) string {
 	was := e.tallies[part{limiter, t.policy}]
 	seconds := now.Sub(e.time).Seconds()
+	// There is no rate yet if the page is asked for in the instant in which the counting began.
 	if seconds <= 0 {
 		return "–"
 	}
@@ -107,7 +109,8 @@ func (e *earlier) rate(limiter string, t *tally, now time.Time) string {
 // ratesOver is how far back rates go at least, once the page has been read for so long.
 const ratesOver = 10 * time.Second
 
-// rates keeps what was counted at two times, so that rates are those of a short time while somebody looks.
+// rates keeps what was counted at two times, so that rates are those of a short time while somebody looks. All who look
+// at the page share them, so one more who looks does not make the time shorter.
 type rates struct {
 	mu           sync.Mutex
 	older, newer *earlier

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	places   = 128
-	period   = 15 * time.Minute
-	hashSize = 12  // bytes of a hash that are shown
-	maxShown = 128 // bytes of a key that are shown
+	places   = 128              // of keys, for each name: more than so many keys cannot each have 1/128 of the refusals
+	period   = 15 * time.Minute // of a list
+	hashSize = 12               // bytes of a hash that are shown
+	maxShown = 128              // bytes of a key that are shown
 )
 
 // newHash returns a function that returns the beginning of the HMAC-SHA-256 of a key, under a random secret: nobody can
@@ -38,7 +38,8 @@ func newHash() func(key string) string {
 	}
 }
 
-// shown returns what stands for a key.
+// shown returns what stands for a key. A key is cloned: it may be a part of a request, which would stay in memory with
+// it.
 func (s *Stats) shown(key string) string {
 	if !s.config.ShowKeys {
 		return s.hash(key)
@@ -50,7 +51,8 @@ func (s *Stats) shown(key string) string {
 }
 
 // A top counts the keys that are refused most, in periods that begin with a refusal: what was refused long ago must not
-// hide what is refused now.
+// hide what is refused now. Whoever looks ends a period that is over: a refusal, or a reader. Keys are told apart by
+// hashes of 64 bits with a random seed: nobody can choose keys that share a place.
 type top struct {
 	mu                sync.Mutex
 	current, previous *sketch
@@ -129,6 +131,7 @@ func (k *sketch) find(hash uint64) (p *place, taken bool) {
 	case len(k.places) < places:
 		i = len(k.places)
 		k.places = append(k.places, place{})
+	// All places are looked at, which only refusals of keys without a place pay for.
 	default:
 		for j := range k.places {
 			if k.places[j].Refusals < k.places[i].Refusals {
