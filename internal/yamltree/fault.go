@@ -1,5 +1,16 @@
 // Package yamltree reads texts as the part of YAML that cannot be mistaken, and collects what is wrong with them, each
 // fault at its place.
+//
+// A text goes this way:
+//
+//  1. check finds faults of the text as a whole: its size, its characters, its end (yaml.go).
+//  2. What is JSON is made into nodes as RFC 8259 has it (json.go). All else is parsed as YAML.
+//  3. Aliases and merge keys are expanded, or they are faults, as are tags and what is nested too deeply (plain).
+//  4. Callers walk down the nodes with Each, Fields, Is and Text, and say what each should be. Or they have a node
+//     decoded into a struct (Decode, in fault.go).
+//
+// An alias, and what is nested too deeply, gets the kind 0; a value that is missing is nil. The functions of a Reader
+// say nothing of either. So a caller goes on after a fault, and each mistake is told once.
 package yamltree
 
 import (
@@ -65,7 +76,8 @@ func (p Place) Fault(format string, args ...any) Fault {
 	return Fault{int(p.Line), int(p.Column), fmt.Sprintf(format, args...)}
 }
 
-// A Reader collects what is wrong.
+// A Reader collects what is wrong. Its zero value is ready, and reads strictly: the fields that are true permit more.
+// It is for one text, and for one goroutine.
 type Reader struct {
 	Unended          bool // YAML need not end in "..."
 	Anchors          bool // aliases and merge keys are what they stand for, and no faults
@@ -93,7 +105,7 @@ func (r *Reader) Err() error {
 	return r.Sorted()
 }
 
-// Sorted returns the faults in the order of their places.
+// Sorted returns the faults in the order of their places. The faults of the reader are then in that order, too.
 func (r *Reader) Sorted() Faults {
 	fs := r.Faults
 	slices.SortStableFunc(fs, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
@@ -106,7 +118,8 @@ func (r *Reader) Sorted() Faults {
 	return fs
 }
 
-// An At is a value, and its place.
+// An At is a value, and its place. Fields of structs that are decoded have this type where what is found out later has
+// to be told at its place: that a name is known, or is there twice.
 type At[T any] struct {
 	Place
 
@@ -132,7 +145,8 @@ func (t *Texts) UnmarshalYAML(n *yaml.Node) error {
 }
 
 // Decode decodes a node into a value. A struct has all the fields that there may be. What is wrong is in the reader,
-// each fault at its place, without texts of the node.
+// each fault at its place, without texts of the node. A number is taken for a string as it is written; who wants it
+// quoted uses Text.
 func (r *Reader) Decode(n *yaml.Node, into any) {
 	if n == nil || n.Kind == 0 {
 		return
@@ -160,6 +174,9 @@ func meaning(message string) string {
 	case m == nil:
 		return "this has another form than it must have"
 	}
+	// The group 1 is the tag of what is there, and 2 the type of Go that it was to become. Structs of documents have
+	// strings, booleans, whole numbers and lists; any other type is a struct or a map. The name "interface {}" begins
+	// as "int" does.
 	is := kinds[m[1]]
 	want, isScalar := map[string]string{"bool": "true or false", "string": "a string"}[m[2]]
 	switch {

@@ -30,7 +30,9 @@ func (r *Reader) loadJSON(text []byte) *yaml.Node {
 	return j.value()
 }
 
-// value returns the node of the next value, and of all values in it.
+// value returns the node of the next value, and of all values in it. It calls itself for what is inside: package json
+// finds no text valid that is nested deeper than 10,000 levels, and plain cuts off what is deeper than documents may
+// be.
 func (j *jsonText) value() *yaml.Node {
 	node := j.next()
 	begin := j.counted
@@ -54,10 +56,13 @@ func (j *jsonText) value() *yaml.Node {
 		node.Tag = "!!str"
 		node.Value = value
 		node.Style = yaml.DoubleQuotedStyle
+		// The token has U+FFFD in the place of such an escape, which may also have been written. So the bytes are
+		// looked at.
 		if HasHalfCharacter(j.text[begin:j.decoder.InputOffset()]) {
 			j.reader.Fault(node, "this has half of a character: "+
 				`an escape such as \ud83c needs the other half behind it`)
 		}
+	// The number stays a text, so that 2^53+1 and 1e400 are told as they are written, and not as a float64 has them.
 	case json.Number:
 		node.Tag = "!!int"
 		node.Value = value.String()
@@ -74,7 +79,8 @@ func (j *jsonText) value() *yaml.Node {
 	return node
 }
 
-// next returns a node at the place of the next value.
+// next returns a node at the place of the next value. Lines and columns are counted on from the value before, so each
+// byte is counted once.
 func (j *jsonText) next() *yaml.Node {
 	// The decoder is behind the value before, so blanks and what divides values are skipped.
 	begin := int(j.decoder.InputOffset())

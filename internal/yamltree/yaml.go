@@ -27,7 +27,9 @@ func (r *Reader) whole(text []byte, at int, format string, args ...any) {
 	r.At(first.behind(text[:at]), format, args...)
 }
 
-// check finds what is wrong with a text, also without blanks at its end, before it is parsed.
+// check finds what is wrong with a text, also without blanks at its end, before it is parsed. The order matters: a
+// large text is told before anything looks at all of it, and only the first fault is told, since the others follow from
+// it.
 func (r *Reader) check(text, trimmed []byte, begin int) {
 	switch {
 	case len(text) > MaxBytes:
@@ -158,6 +160,8 @@ func (r *Reader) syntax(text []byte, err error, shift int, at func(*yaml.Node) *
 
 // values counts what begins a value, or may.
 func values(text []byte) (n int) {
+	// The nodes that the parser makes take some hundred bytes for a value of two. So the values are counted before it
+	// runs, from above: what is in strings and comments counts, too.
 	for i, char := range text {
 		switch char {
 		case ',', '[', '{':
@@ -171,7 +175,8 @@ func values(text []byte) (n int) {
 	return n
 }
 
-// ended reports whether the last line that is no comment ends the document.
+// ended reports whether the last line that is no comment ends the document. It is found from behind, as comments and
+// blanks may follow it. A # in a string is no matter: such a line is not the end.
 func ended(text []byte) bool {
 	for {
 		lastBreak := bytes.LastIndexByte(text, '\n')
@@ -184,7 +189,8 @@ func ended(text []byte) bool {
 	}
 }
 
-// begin returns where a text begins, behind blank lines, comments and ---; or its length if there is nothing else.
+// begin returns where a text begins, behind blank lines, comments and ---; or its length if there is nothing else. The
+// editor's line "# yaml-language-server" is such a comment. A text of "..." alone is empty.
 func begin(text []byte) (at int) {
 	for line := range bytes.Lines(text) {
 		content := bytes.TrimSpace(line)
@@ -198,6 +204,7 @@ func begin(text []byte) (at int) {
 }
 
 // plain finds what plain documents do not have. A node that is none has no kind afterwards, and is no further fault.
+// With Anchors it comes after expand, which leaves no anchor, alias or merge key.
 func (r *Reader) plain(n *yaml.Node, depth int, at func(*yaml.Node) *yaml.Node) {
 	at(n)
 	switch {
@@ -226,7 +233,7 @@ var kinds = map[string]string{
 	"!!bool": "a boolean", "!!null": "null", "!!timestamp": "a time",
 }
 
-// Kind says what a node is, for people.
+// Kind says what a node is, for people. What has another tag, as a merge key has, is called a string.
 func Kind(n *yaml.Node) string { return cmp.Or(kinds[n.ShortTag()], "a string") }
 
 // Is reports whether a node is a map, a list or a string as it should be. It is otherwise a fault of what it stands
@@ -247,7 +254,8 @@ func (r *Reader) Is(n *yaml.Node, what, want string) bool {
 	return false
 }
 
-// Each calls a function for the names of a map and their values. A name that is there twice is a fault.
+// Each calls a function for the names of a map and their values. A name that is there twice is a fault. The call is not
+// made for it, nor for a name that is no string. A map that is missing or was at fault is an empty one.
 func (r *Reader) Each(n *yaml.Node, what, name string, call func(name, value *yaml.Node)) {
 	if !r.Is(n, what, "a map") {
 		return
@@ -268,7 +276,8 @@ func (r *Reader) Each(n *yaml.Node, what, name string, call func(name, value *ya
 	}
 }
 
-// Fields returns the values of a map that has no other fields than these.
+// Fields returns the values of a map that has no other fields than these. A field that is missing is nil, which the
+// other functions take for nothing.
 func (r *Reader) Fields(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	fields := make(map[string]*yaml.Node, len(known))
 	r.Each(n, what, "a field", func(name, value *yaml.Node) {
@@ -308,7 +317,8 @@ func (r *Reader) expand(n *yaml.Node) {
 }
 
 // expandWithin expands a node that is so deep in others. What is deeper than documents may be is cut off, also if it
-// has itself in it.
+// has itself in it. A few lines of aliases of aliases stand for billions of values; left is how many may still come, in
+// the whole text.
 func (r *Reader) expandWithin(n *yaml.Node, depth int, left *int) {
 	*left--
 	if *left < 0 || depth > maxDepth {
@@ -323,6 +333,7 @@ func (r *Reader) expandWithin(n *yaml.Node, depth int, left *int) {
 	n.Anchor = ""
 	n.Content = slices.Clone(n.Content)
 	for i, inner := range n.Content {
+		// Each alias gets nodes of its own: who walks down changes the kinds of those at fault, and their columns.
 		one := *inner
 		n.Content[i] = &one
 		r.expandWithin(&one, depth+1, left)
@@ -332,7 +343,8 @@ func (r *Reader) expandWithin(n *yaml.Node, depth int, left *int) {
 	}
 }
 
-// merge adds to a map what stands under its merge keys.
+// merge adds to a map what stands under its merge keys. It has been expanded, so what it is merged with has no merge
+// keys any more.
 func (r *Reader) merge(n *yaml.Node) {
 	// What the map has itself goes before what it is merged with, and of that, what comes first.
 	var own, merged []*yaml.Node
