@@ -24,7 +24,10 @@ func (c Change) String() string { return c.Text }
 // freshNote is the end of a text about keys that start fresh.
 const freshNote = "; starts fresh: at most the old and the new limit together"
 
-// Diff returns the changes if one document takes the place of another, which may be nil.
+// Diff returns the changes if one document takes the place of another, which may be nil. The first document changes
+// nothing: there is nothing that anybody has used. The changes are in the order of names, limits first; those of
+// overrides in the order of the document. They say what changes for keys: an order of plans, or another spelling of a
+// policy, is no change.
 func Diff(from, to *Document) (changes []Change) {
 	if from == nil {
 		return nil
@@ -95,6 +98,8 @@ func plansDiff(was, is *Limit) (changes []Change) {
 		oldPlan := was.Plans[name]
 		newPlan := is.Plans[name]
 		what := "plan " + name
+		// A plan that is new or gone is told as a whole. Its keys change their plan, and no policy changes, so nothing
+		// is said of a fresh start.
 		if is.Slots || oldPlan == nil || newPlan == nil {
 			add(what, arrow(planText(was, oldPlan), planText(is, newPlan)), false)
 			continue
@@ -126,7 +131,8 @@ func byName(all []backend.Policy) map[string]backend.Policy {
 	return policies
 }
 
-// startsFresh reports whether usage under a policy is none under the one that has its name afterwards.
+// startsFresh reports whether usage under a policy is none under the one that has its name afterwards. Stores find a
+// state by the identity of its policy: under another, they do not find it.
 func startsFresh(before, after map[string]backend.Policy, name string) bool {
 	was, had := before[name]
 	is, has := after[name]
@@ -167,6 +173,7 @@ func planText(limit *Limit, plan *Plan) string {
 
 // overridesDiff compares overrides. One that is new, or gone, is compared with the default plan.
 func overridesDiff(was, is *Limit) (changes []Change) {
+	// An override is the same if it is for the same keys, wherever it stands: people sort such lists.
 	before := overridesByID(was)
 	after := overridesByID(is)
 	all := maps.Clone(before)

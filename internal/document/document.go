@@ -6,6 +6,13 @@
 //
 // All mistakes of a document are found together, each with its place and with what to write. So a function that reads a
 // part leaves its faults in the reader and goes on; whoever needs a part without faults counts them before and after.
+//
+// What a document is made into:
+//
+//	Document ─ Limits, Slots ─▶ Limit ─┬ Plans ─▶ Plan: policies, or a number of slots
+//	           by their names          └ Overrides ─▶ Override: whom, when ─▶ a plan of the limit, or its own
+//
+// A Document serves people: checks, comparisons, lists. Decisions look into the tables that Tables makes of it.
 package document
 
 import (
@@ -25,7 +32,8 @@ import (
 	"github.com/headgate/headgate/internal/yamltree"
 )
 
-// A Document is a valid document. It does not change.
+// A Document is a valid document. It does not change. Limits and slots are two spaces of names: a limit and slots may
+// share one.
 type Document struct {
 	Version  string // of its text
 	Limits   map[string]*Limit
@@ -33,7 +41,7 @@ type Document struct {
 	Warnings Faults
 }
 
-// A Limit is a limit, or slots.
+// A Limit is a limit, or slots. It has a plan at least, of which one is the default.
 type Limit struct {
 	Name      string
 	Slots     bool
@@ -54,7 +62,8 @@ type Plan struct {
 	place yamltree.Place
 }
 
-// An Override gives some keys another plan, or one of their own.
+// An Override gives some keys another plan, or one of their own. From is the first instant at which it applies, and
+// Until the first at which it does not any more; the zero time is no bound.
 type Override struct {
 	Kind        string // key, prefix or network
 	Value       string
@@ -67,7 +76,8 @@ type Override struct {
 	place   yamltree.Place
 }
 
-// Version returns the version of a text: the first 12 digits of its SHA-256.
+// Version returns the version of a text: the first 12 digits of its SHA-256. So two texts that say the same have two
+// versions, and the same text pushed again is no change.
 func Version(text []byte) string {
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:6])
@@ -172,7 +182,8 @@ func isPlanName(name string) bool {
 	return name != "" && len(name) <= 64 && strings.Trim(name, allowed) == ""
 }
 
-// plan reads the policies of a plan, or its number of slots.
+// plan reads the policies of a plan, or its number of slots. Equal plans of a limit are one, at the place where they
+// stand first.
 func (r *reader) plan(limit *Limit, node *yaml.Node) *Plan {
 	plan := &Plan{place: yamltree.PlaceOf(node)}
 	if node.Kind == 0 { // it was at fault
@@ -207,7 +218,8 @@ func (r *reader) plan(limit *Limit, node *yaml.Node) *Plan {
 	return plan
 }
 
-// policies reads the policies of a plan: one as a text, or a map of them by their names. It returns where each is.
+// policies reads the policies of a plan: one as a text, or a map of them by their names. It returns where each is. The
+// policy of a text has no name here: it gets that of the limit when it is prepared.
 func (r *reader) policies(plan *Plan, node *yaml.Node) (places []*yaml.Node) {
 	switch yamltree.Kind(node) {
 	case "a string":
@@ -229,6 +241,7 @@ func (r *reader) policies(plan *Plan, node *yaml.Node) (places []*yaml.Node) {
 
 // slots reads a number of slots. Other ways to write it, such as 007 and 1e2, are read differently by others.
 func (r *reader) slots(node *yaml.Node) int64 {
+	// The number that is written again must be the same text: that leaves one way to write each.
 	number, err := strconv.ParseInt(node.Value, 10, 64)
 	isWhole := err == nil && number >= 0 && number <= step.MaxInt && strconv.FormatInt(number, 10) == node.Value
 	kind := yamltree.Kind(node)
@@ -263,7 +276,8 @@ func (r *reader) policy(node *yaml.Node, name string) backend.Policy {
 }
 
 // warnOfFreshStarts warns of plans of which no policy counts what one of the default plan counts, so that a key which
-// changes its plan starts fresh.
+// changes its plan starts fresh. People hardly expect that: who is moved to a larger plan in the middle of a day would
+// have the whole of it. It is a warning, since another algorithm may be what is wanted.
 func (r *reader) warnOfFreshStarts(limit *Limit) {
 	standard := limit.Plans[limit.Default]
 	if standard == nil || isConstant(standard.Policies) {
@@ -297,7 +311,9 @@ func countAlike(policy, other backend.Policy) bool {
 // isConstant reports whether policies count nothing.
 func isConstant(all []backend.Policy) bool { return len(all) == 0 || all[0].Constant() }
 
-// Prepare asks a store about all policies. The error is Faults.
+// Prepare asks a store about all policies. The error is Faults. The store attaches to each what it needs for its
+// decisions. It may refuse a valid policy, as one under FailLocal whose share cannot be counted in memory: so the
+// document is put in force only afterwards.
 func (d *Document) Prepare(ask func([]step.Policy) error) error {
 	r := &reader{new(yamltree.Reader)}
 	for _, limit := range d.Limits {
@@ -318,7 +334,8 @@ func (d *Document) Prepare(ask func([]step.Policy) error) error {
 	return r.Err()
 }
 
-// Tables returns the document as limiters and slots look it up.
+// Tables returns the document as limiters and slots look it up. They share nothing that changes with the document, so
+// many goroutines may use both.
 func (d *Document) Tables() (
 	limits map[string]*plans.Table[*backend.Policies], slots map[string]*plans.Table[int64],
 ) {

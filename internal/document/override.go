@@ -37,12 +37,14 @@ func (r *reader) overrides(limit *Limit, list *yaml.Node) {
 	}
 }
 
-// override reads one override, or returns nil after a fault.
+// override reads one override, or returns nil after a fault. One that has a fault is left out of the limit, so that
+// nothing which follows from the fault is told.
 func (r *reader) override(limit *Limit, node *yaml.Node) *Override {
 	own := "policies"
 	if limit.Slots {
 		own = "slots"
 	}
+	// The fields are read in one order, whatever the order in the text: faults are sorted by their places in the end.
 	before := len(r.Faults)
 	override := &Override{place: yamltree.PlaceOf(node)}
 	fields := r.Fields(node, "an override", "key", "prefix", "network", "plan", own, "from", "until", "note")
@@ -78,7 +80,8 @@ func (r *reader) what(override *Override, limit *Limit, node, plan, policies *ya
 	}
 }
 
-// when reads from when an override applies, and until when.
+// when reads from when an override applies, and until when. An override that is over is no fault: the document would
+// become invalid while nobody touches it.
 func (r *reader) when(override *Override, node, from, until *yaml.Node) {
 	override.From = r.instant(from)
 	override.Until = r.instant(until)
@@ -140,7 +143,8 @@ func (r *reader) warnOfMissing(limit *Limit, own *Plan, node *yaml.Node) {
 	}
 }
 
-// key checks a key, or a prefix. One that is no network as package keyfuncs makes them would never apply.
+// key checks a key, or a prefix. One that is no network as package keyfuncs makes them would never apply. A network is
+// a fault, since its addresses are meant. What only looks wrong is a warning: programs may have keys of any form.
 func (r *reader) key(kind string, node *yaml.Node) {
 	text := node.Value
 	place := yamltree.PlaceOf(node)
@@ -191,7 +195,8 @@ func (r *reader) network(node *yaml.Node) netip.Prefix {
 	return network
 }
 
-// instant reads a time.
+// instant reads a time. RFC 3339 has an offset, so it means the same on each server. Years before 1970 are mistakes of
+// typing.
 func (r *reader) instant(node *yaml.Node) time.Time {
 	if node == nil || node.Kind == 0 {
 		return time.Time{}
@@ -306,6 +311,8 @@ func neverApplies(kind, text string) string {
 			return form.hint
 		}
 	}
+	// The last group of a tag is the network behind it: one of 64 bits is right there, as in ip:2001:db8::/64. In the
+	// other forms it is no network.
 	for _, form := range formsOf[kind] {
 		found := form.pattern.FindStringSubmatch(text)
 		if found == nil || dated.MatchString(text) {

@@ -1,4 +1,14 @@
 // Package plans finds what a document gives to a plan and a key: policies of a limiter, or a number of slots.
+//
+// A Table looks in this order, and the first that holds now is the answer. A key 203.0.113.7 of the plan gold is looked
+// up as:
+//
+//	keys      203.0.113.7                         one look into a map
+//	networks  203.0.113.7/32, /28, /24, ...       one for each length that an override has, the longest first
+//	prefixes  203.0.113., 203., ...               the same; none if no prefix begins with this byte
+//	plans     gold, else the default              an unknown plan is the default
+//
+// So the time is that of a few maps, however many overrides there are, and nothing is allocated.
 package plans
 
 import (
@@ -14,7 +24,8 @@ import (
 )
 
 // A Snapshot is a document at one moment. It does not change. Names keep their index as long as the book lives; a table
-// is nil if the document does not have the name.
+// is nil if the document does not have the name. So many goroutines look into it at once, and the next document is
+// another Snapshot.
 type Snapshot struct {
 	Limits []*Table[*backend.Policies]
 	Slots  []*Table[int64]
@@ -45,12 +56,13 @@ type Table[T any] struct {
 	isFirstByte           [256]bool // of a prefix, so that most keys need no look at any
 }
 
+// An override is what some keys get instead of their plan, while it holds.
 type override[T any] struct {
 	value       T
 	from, until int64 // microseconds; 0: no bound
 }
 
-// NewTable returns a table without overrides.
+// NewTable returns a table without overrides. The map of plans is kept, not copied.
 func NewTable[T any](standard T, plans map[string]T) *Table[T] {
 	return &Table[T]{
 		standard: standard, plans: plans, keys: map[string]override[T]{}, networks: map[network]override[T]{},
@@ -64,12 +76,14 @@ func (t *Table[T]) Has(plan string) bool {
 	return ok
 }
 
-// Key, Network and Prefix add an override, which applies from one instant until before another. Instants of 0 are
-// no bounds.
+// Key, Network and Prefix add an override, which applies from one instant until before another. Instants of 0 are no
+// bounds. They are for whoever makes the table, before anybody asks it. Key, network and prefix must not be empty, and
+// an override for the same one takes the place of the former.
 func (t *Table[T]) Key(key string, value T, from, until int64) {
 	t.keys[key] = override[T]{value, from, until}
 }
 
+// Network is described with Key. Bits of the address beyond its length do not count.
 func (t *Table[T]) Network(n netip.Prefix, value T, from, until int64) {
 	t.networks[networkOf(n.Addr(), n.Bits())] = override[T]{value, from, until}
 	if n.Addr().Is4() {
@@ -79,6 +93,7 @@ func (t *Table[T]) Network(n netip.Prefix, value T, from, until int64) {
 	}
 }
 
+// Prefix is described with Key.
 func (t *Table[T]) Prefix(prefix string, value T, from, until int64) {
 	t.prefixes[prefix] = override[T]{value, from, until}
 	t.isFirstByte[prefix[0]] = true
@@ -100,6 +115,7 @@ func (t *Table[T]) Find(plan, key string) T {
 	if ok && override.holds() {
 		return override.value
 	}
+	// Only a key that begins as an address does is read as one, which takes longer than to look.
 	if len(t.networks) > 0 && t.mayBeAddress(key) {
 		if v, ok := t.around(key); ok {
 			return v
@@ -123,7 +139,8 @@ func (t *Table[T]) Find(plan, key string) T {
 	return t.standard
 }
 
-// mayBeAddress reports whether a key may be an address of a kind of which there are networks. Few other keys may.
+// mayBeAddress reports whether a key may be an address of a kind of which there are networks. Few other keys may. An
+// address of IPv4 has a dot in its first four bytes, and one of IPv6 a colon in its first five.
 func (t *Table[T]) mayBeAddress(key string) bool {
 	if len(key) < 2 || key[0] > 'f' {
 		return false
@@ -161,7 +178,8 @@ func (t *Table[T]) around(key string) (v T, ok bool) {
 	return v, false
 }
 
-// A network is a netip.Prefix that takes half the time in a map.
+// A network is a netip.Prefix that takes half the time in a map. An address of IPv4 is kept as ::ffff:203.0.113.7, in
+// which its bits are the last 32. So that it differs from that address of IPv6, its length is 256 and more.
 type network struct{ high, low, bits uint64 }
 
 // networkOf returns the network of that many bits around an address.
@@ -172,12 +190,14 @@ func networkOf(address netip.Addr, bits int) network {
 		n.bits += 256 // which no network of IPv6 has
 		bits += 96
 	}
+	// A shift by 64 leaves nothing, so a network of 64 bits or fewer has no low half, and one of 0 bits nothing at all.
 	n.high &= ^uint64(0) << max(64-bits, 0)
 	n.low &= ^uint64(0) << min(128-bits, 64)
 	return n
 }
 
-// holds reports whether an override applies now.
+// holds reports whether an override applies now. The clock is that of this server, and is read only for an override
+// that has a bound.
 func (o *override[T]) holds() bool {
 	if o.from|o.until == 0 {
 		return true
@@ -214,7 +234,8 @@ func Address(key string) (address netip.Addr, bits int, ok bool) {
 	return address, n, true
 }
 
-// fourBytes reads an address of IPv4.
+// fourBytes reads an address of IPv4. It reads what netip reads, and refuses what that refuses: a zero before a number,
+// as some programs read 010 as 8.
 func fourBytes(text string) (address netip.Addr, ok bool) {
 	var bytes [4]byte
 	dots := 0
