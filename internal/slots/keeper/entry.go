@@ -75,7 +75,9 @@ type shard struct {
 // stalled reports whether nothing is sent until a beat is answered.
 func (sh *shard) stalled() bool { return sh.failed >= maxFailed }
 
-// entry returns the entry of a key, which may be new.
+// entry returns the entry of a key, which may be new. A new one takes the server to have nothing of it, as far as this
+// incarnation has stated. It counts as unchanged for long, so that no beat states it for that, and gets a random beat
+// of the sweep, so that each beat states about as many.
 func (k *Keeper) entry(key entryKey) *entry {
 	known := k.entries[key]
 	if known == nil {
@@ -109,7 +111,8 @@ func (k *Keeper) clean(entry *entry) bool {
 	return time.Since(entry.uncertainAt) > k.config.TTL/beatsInTTL*sweepBeats
 }
 
-// over reports whether nothing is held, and nothing of it is at the server.
+// over reports whether nothing is held, and nothing of it is at the server. The phase counts, since a statement that is
+// on its way may be granted a slot.
 func (e *entry) over() bool {
 	isEmpty := e.held == 0 && len(e.waiters) == 0
 	return isEmpty && e.phase != sent && !e.differs() && e.acked.Seq == 0
@@ -135,9 +138,11 @@ func (k *Keeper) away(entry *entry) error {
 	return nil
 }
 
-// state causes an entry to be stated if it is due.
+// state causes an entry to be stated if it is due. It is called whenever something has changed: somebody asks,
+// releases, goes away, or an answer has come.
 func (k *Keeper) state(entry *entry) {
 	k.refuseIfFilled(entry)
+	// What is on its way has an answer of its own, or none; that is when its waiters are decided about.
 	err := k.away(entry)
 	if err != nil && entry.phase != sent {
 		k.decide(entry, err)
@@ -153,6 +158,7 @@ func (k *Keeper) state(entry *entry) {
 // queue causes an entry to be stated.
 func (k *Keeper) queue(entry *entry) {
 	k.startBeats()
+	// One statement of a key is in flight at a time: the next counts on what it brings.
 	if entry.phase == sent || entry.shard.stalled() || !k.member() {
 		return // the answer or the next beat looks at it again
 	}
@@ -167,13 +173,15 @@ func (k *Keeper) queue(entry *entry) {
 		}
 	}
 	entry.phase = queued
+	// A call takes whatever is queued when it is its turn. So under load fewer calls carry more statements each.
 	if sh.calls < k.callLimit {
 		sh.calls++
 		go k.send(sh)
 	}
 }
 
-// send sends what is queued in a shard, batch by batch.
+// send sends what is queued in a shard, batch by batch. It ends when there is none left, or when this process is no
+// member any more.
 func (k *Keeper) send(sh *shard) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -213,7 +221,8 @@ func (k *Keeper) send(sh *shard) {
 // change is stated again two beats later; no release waits behind these.
 var queueOrder = [...]need{owed, urgent, owed, again} //nolint:gochecknoglobals // never changed
 
-// batch takes entries out of the queues, and makes their statements.
+// batch takes entries out of the queues, and makes their statements. Time alone makes a member silent, so it is looked
+// at before each statement.
 func (k *Keeper) batch(sh *shard) (batch []*request) {
 	for more := true; more && k.member(); {
 		more = false
@@ -256,11 +265,13 @@ type request struct {
 	askedAt time.Time
 }
 
-// prepare makes the next statement of an entry.
+// prepare makes the next statement of an entry. What is released while it is on its way is stated by the next one.
 func (k *Keeper) prepare(entry *entry) *request {
 	entry.phase = sent
 	k.seq++
 	asked := &request{entry: entry, waiters: entry.group(), askedAt: time.Now()}
+	// A zero of somebody who stands in line stays, as its field has the mark of its turn. What is only stated again
+	// lists the others, which shows fields of the dead.
 	asked.Statement = Statement{
 		Name: entry.name, Key: entry.key, ID: k.process.id, Seq: k.seq,
 		Held: entry.held, Want: int64(len(asked.waiters)),
@@ -281,6 +292,7 @@ func (k *Keeper) answered(asked *request, stopped bool) {
 	entry.phase = idle
 	switch {
 	case asked.Err != nil:
+		// It may have been run, or may be still. What the server has is not known until a later statement is answered.
 		if !errors.Is(asked.Err, ErrUnsent) {
 			entry.isAcked = false
 			entry.uncertainAt = time.Now()
@@ -292,6 +304,7 @@ func (k *Keeper) answered(asked *request, stopped bool) {
 		}
 	case asked.Stale, asked.ID != k.process.id, entry.isAcked && asked.Found != entry.acked:
 		askAgain(asked.waiters)
+		// An answer under an earlier incarnation is void: all is stated anew under this one already.
 		if asked.ID == k.process.id {
 			// The server has lost what it had acknowledged, or another process states under this one's name.
 			k.rejoin(false)
@@ -307,7 +320,8 @@ func (k *Keeper) answered(asked *request, stopped bool) {
 	}
 }
 
-// acknowledge records what the server has now.
+// acknowledge records what the server has now. A statement that asked for nothing and listed nobody does not say what
+// others hold.
 func (k *Keeper) acknowledge(asked *request) {
 	entry := asked.entry
 	count := asked.Held + asked.Granted
@@ -344,7 +358,8 @@ func (k *Keeper) acknowledge(asked *request) {
 }
 
 // failed notes that a call of a shard failed, and has a beat sent soon, which states again what differs. A stalled
-// shard sends nothing until then.
+// shard sends nothing until then. The pause before that beat begins with an eighth of a retry and doubles with each
+// failure, up to a whole one.
 func (k *Keeper) failed(sh *shard, reason error) {
 	sh.failed++
 	longest := k.config.retry()

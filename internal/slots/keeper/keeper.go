@@ -7,6 +7,12 @@
 //
 // File process.go has the states of the process, entry.go those of a key, line.go who waits for an answer, and wire.go
 // what is sent.
+//
+// Three kinds of goroutines share the entries, under one lock that none of them holds while it waits for the network:
+//
+//	Acquire   one for each caller: adds a waiter to the entry of its key, and waits for it
+//	send      up to eight for each shard: each takes a batch out of the queues, runs it, and applies the answers
+//	beatOn    one while anything is kept: beats, and after each looks at all entries
 package keeper
 
 import (
@@ -82,7 +88,8 @@ type Keeper struct {
 // An entryKey is the name of the slots and the key.
 type entryKey struct{ name, key string }
 
-// An openName is a name whose slots are acquired, until they are closed.
+// An openName is a name whose slots are acquired, until they are closed. A name that is opened again is another one:
+// what was acquired before has nothing to do with it.
 type openName struct{ closed bool }
 
 // New makes a Keeper. Nothing runs until a slot is acquired.
@@ -136,10 +143,12 @@ func (k *Keeper) Acquire(ctx context.Context, claim slots.Acquisition) (slots.Gr
 func (h *hold) Release() {
 	h.keeper.mu.Lock()
 	defer h.keeper.mu.Unlock()
+	// Close has stated a zero for this slot already, and somebody may hold one of the name anew.
 	if h.name.closed {
 		return
 	}
 	h.entry.held--
+	// There is room now, so what was refused a moment ago says nothing any more.
 	h.entry.refusalAt = time.Time{}
 	h.keeper.wake(h.entry)
 }
@@ -162,6 +171,7 @@ func (k *Keeper) Own(name, key string) (held int64, ids []string) {
 // then, others count the slots for as long as those of a dead process.
 func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Lock()
+	// Nobody is left who would be refused by slots of others, so none of their deaths is waited for.
 	if name == "" {
 		k.process.watchEnd = 0
 	}
@@ -179,6 +189,7 @@ func (k *Keeper) Close(ctx context.Context, name string) error {
 		}
 	}
 	k.mu.Unlock()
+	// It looks from time to time, and needs no list of those who wait: a process closes seldom.
 	for k.owes(name) {
 		select {
 		case <-ctx.Done():
@@ -189,7 +200,8 @@ func (k *Keeper) Close(ctx context.Context, name string) error {
 	return nil
 }
 
-// owes reports whether the server may count slots of a name, or of any if it is "", that nobody holds.
+// owes reports whether the server may count slots of a name, or of any if it is "", that nobody holds. What is held was
+// acquired after the name was closed, and is owed by the next Close.
 func (k *Keeper) owes(name string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

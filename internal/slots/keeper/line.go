@@ -78,6 +78,8 @@ func (k *Keeper) ask(w *waiter) {
 	w.entry = entry
 	entry.waiters = append(entry.waiters, w)
 	k.asking++
+	// A refusal is known if this process alone fills the key, or was just refused; and for whoever would stand in line
+	// behind others: it may not ask before them. While the server is away, it is the Failure that decides.
 	reason := k.away(entry)
 	isKnown := entry.full(w.bound) || w.claim.Queue > 0 && entry.behind(w)
 	switch {
@@ -154,9 +156,13 @@ func (k *Keeper) grant(asked *request) {
 			w.stage = fresh
 			continue
 		}
+		// Who waits may be refused although there is room, in the turn of another process: that says nothing of the
+		// key.
 		if !asked.Waits {
 			entry.refusalAt = asked.askedAt
 		}
+		// These slots may be those of a killed process. If nobody beats, the fleet's time stands still, and they stay
+		// taken.
 		if entry.othersHeld > 0 {
 			k.watch()
 		}
@@ -165,7 +171,7 @@ func (k *Keeper) grant(asked *request) {
 }
 
 // hold grants a slot, under a limit that is that of the claim or a share of it, beside those that others were taken to
-// hold.
+// hold. The slot may be more than the server knows of, if it is granted without it: the next statement says so.
 func (k *Keeper) hold(w *waiter, limit, othersHeld int64, source step.Source) {
 	entry := w.entry
 	entry.held++
@@ -183,6 +189,7 @@ func (k *Keeper) refuse(w *waiter, limit int64, source step.Source) {
 			k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: limit, Source: source})
 			return
 		}
+		// An empty line has nobody who was served: its time counts from now, so that the first pauses are short.
 		if standing == 0 {
 			entry.servedAt = time.Now()
 		}
@@ -242,6 +249,8 @@ func (k *Keeper) answer(w *waiter, grant slots.Grant, err error) {
 }
 
 // giveUp ends a wait whose context has ended, unless the answer has come. A statement that asks for the waiter goes on.
+// Its slot, if it is granted one, is stated back. Who has stood in line had an answer, and is full; who asked to wait
+// and never had one does not know whether there was room; and who did not ask to wait gets the cause as it is.
 func (k *Keeper) giveUp(w *waiter, cause error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -289,6 +298,7 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 		k.hold(w, limit, entry.othersHeld, step.SourceOpen)
 		return
 	case servers > 1:
+		// Rounded up, so that a limit below the number of servers still grants one slot on each.
 		limit = (limit + servers - 1) / servers
 	case time.Since(entry.othersAskAt) < k.config.TTL:
 		othersHeld = entry.othersHeld

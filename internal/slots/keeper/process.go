@@ -75,13 +75,18 @@ func (k *Keeper) beatOn() {
 		k.mu.Unlock()
 		sent := time.Now()
 		var err error
+		// It has the time of a retry at least, and that of a beat at most: a silent server must not keep the next one
+		// waiting.
 		timeout := min(max(k.config.Timeout, k.config.retry()), k.config.TTL/beatsInTTL)
 		stopped := run(timeout, func(ctx context.Context) { err = k.transport.Beat(ctx, beat) })
 		k.mu.Lock()
+		// The client was closed for good. The process stays "beating", so nobody starts beats that would fail again.
 		if errors.Is(err, ErrGone) {
 			k.unanswered(err)
 			return
 		}
+		// If this process was stopped, a beat without an answer says nothing of the server: the next one is sent at
+		// once.
 		var pause time.Duration
 		switch {
 		case err == nil:
@@ -91,6 +96,7 @@ func (k *Keeper) beatOn() {
 			k.unanswered(err)
 		}
 		k.tell()
+		// In an outage it goes on, also if nothing is held: only a beat finds out that the server is back.
 		isIdle := len(k.entries) == 0 && process.clock >= process.watchEnd
 		if isIdle && process.failure == nil {
 			k.leave()
@@ -112,6 +118,7 @@ func (k *Keeper) beat() *Beat {
 		ID: k.process.id, Register: !k.process.registered,
 		TTL: k.config.TTL, Step: k.config.TTL / beatsInTTL * 11 / 10, Known: k.process.deadUntil,
 	}
+	// These have fields in hashes. The server registers those that it does not know, so that they die unless they beat.
 	for id := range k.process.seen {
 		next.Seen = append(next.Seen, id)
 	}
@@ -232,6 +239,8 @@ func (k *Keeper) rejoin(lost bool) {
 		entry.isAcked = false
 		entry.uncertainAt = time.Time{} // nothing of the new incarnation is on its way
 	}
+	// Only the answer "dead" is Lost: others count without these slots by now. Any other loss is mended by stating them
+	// anew.
 	if lost && held > 0 {
 		close(process.lost)
 		process.lost = make(chan struct{})
@@ -242,6 +251,7 @@ func (k *Keeper) rejoin(lost bool) {
 	if k.config.Restated != nil {
 		go k.config.Restated(len(k.entries))
 	}
+	// Who answers a notice names these, too: others may have read an old field, and wait for the process that had it.
 	process.former = append(process.former, process.id)
 	process.former = process.former[max(len(process.former)-maxFormer, 0):]
 	process.id = newID()
@@ -254,10 +264,12 @@ func (k *Keeper) rejoin(lost bool) {
 // all. So a loss is found and mended, fields of the dead are deleted, and hashes live on. It forgets what is over.
 func (k *Keeper) sweep() {
 	for i := range k.shards {
+		// One call may now show whether the shard answers: if that fails, it is stalled again.
 		k.shards[i].failed = min(k.shards[i].failed, maxFailed-1)
 	}
 	probed := make(map[*shard]bool)
 	for _, entry := range k.entries {
+		// Maps are walked in another order each time, so it is another key that each beat finds first in a shard.
 		age := k.process.beats - entry.changeBeat
 		switch {
 		case k.forget(entry, age):

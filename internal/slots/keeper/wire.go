@@ -50,6 +50,13 @@ type Holder struct {
 }
 
 // A Statement says how many slots of a key this process holds, and asks for more. See statement.lua.
+//
+// Two slots held, one more wanted under a limit of 4, and one held by another process:
+//
+//	arguments  7f3a 17 2 1 4 0 1 0 ""    ID, Seq, Held, Want, Limit, Waits, Delete, List, Instant; then who is dropped
+//	reply      "2:16" 1 1                Found, Granted, Others; then the Holders, if they are listed: "c01d:1"
+//
+// The fields up to Instant are those of the question, and the others those of the reply.
 type Statement struct {
 	Name, Key string // of the slots
 	ID        string // the incarnation
@@ -80,7 +87,8 @@ func (s *Statement) Args() []any {
 	return args
 }
 
-// Read reads the reply of the script.
+// Read reads the reply of the script. What is wrong with it is in Err: the keeper then takes the statement for one
+// whose outcome is not known.
 func (s *Statement) Read(reply []any) {
 	p := parser{words: reply}
 	found := next[string](&p)
@@ -101,7 +109,8 @@ func (s *Statement) Read(reply []any) {
 	s.Err = p.err
 }
 
-// ReadField reads a field of a key's hash, without its mark.
+// ReadField reads a field of a key's hash, without its mark. It is count:seq, and behind it may be a mark,
+// :asked:since:limit, which only the script reads.
 func ReadField(text string, into *parser) Field {
 	numbers := strings.SplitN(text, ":", 3)
 	return Field{into.parse(numbers[0]), into.parse(numbers[min(1, len(numbers)-1)])}
@@ -115,6 +124,11 @@ func ReadHolder(id, text string) (Holder, error) {
 }
 
 // A Beat keeps an incarnation alive. See beat.lua.
+//
+// The beat of a process that is alive, which learns of one death:
+//
+//	arguments  "" 7f3a 0 30000000 11000000 1700000000  an instant, ID, Register, TTL, Step, Known; then Seen
+//	reply      live 1710000000 c01d                    State, Clock; then the Dead
 type Beat struct {
 	ID       string
 	Register bool // it is new
