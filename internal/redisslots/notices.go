@@ -26,8 +26,9 @@ const (
 )
 
 // Notices are posted in one sorted set, which all processes read that listen: all of it, if another was posted since
-// they read it. So nothing rests on the order of instants, and a process that no server remembers hears of them, too.
-// A notice has the incarnations whose replies are waited for.
+// they read it. So nothing rests on the order of instants, and a process that no server remembers hears of them, too. A
+// notice has the incarnations whose replies are waited for. A process that listens asks four times a second, and a call
+// that tells it of nothing new reads one short value.
 type notices struct {
 	slots.Listeners
 
@@ -50,6 +51,8 @@ var (
 )
 
 // A posted is the text of a notice in Redis, and a replied that of a reply. Other versions read both.
+//
+//	{"id": "Q2...", "from": "K7...", "name": "ws", "topic": "aGVhZGdhdGU6...", "text": "...", "to": ["7f3a"]}
 type posted struct {
 	ID        string   `json:"id"`
 	Sender    string   `json:"from"` // the id of its Registry
@@ -101,6 +104,7 @@ func (s *Registry) read(ctx context.Context) {
 	heard := make(map[string]bool) // what was there when newest was read
 	readAt := time.Time{}          // when the last read that was answered began
 	for ctx.Err() == nil {
+		// Before the call: a notice that is posted during it must not be taken for younger than it is.
 		start := time.Now()
 		call, cancel := context.WithTimeout(ctx, s.config.Timeout)
 		reply, err := s.run(call, readScript, s.posts(), newest)
@@ -145,6 +149,7 @@ func (s *Registry) hearNew(reply []any, heard map[string]bool, readAt time.Time)
 
 // hear tells the listeners of a notice of another process, and replies if they say something or if this is waited for.
 func (s *Registry) hear(text string, age time.Duration) {
+	// This process has told its own listeners when it announced.
 	var notice posted
 	if json.Unmarshal([]byte(text), &notice) != nil || notice.Sender == s.id {
 		return
@@ -153,6 +158,7 @@ func (s *Registry) hear(text string, age time.Duration) {
 	_, own := s.Own("", "")
 	answers, then := s.notices.Tell(notice.Name, slots.Heard{Topic: string(notice.Topic), Text: notice.Text, Age: age})
 	awaited := slices.ContainsFunc(own, func(id string) bool { return slices.Contains(notice.Awaited, id) })
+	// Nobody waits for a reply that says nothing, and a thousand processes would write it.
 	if len(answers) == 0 && !awaited {
 		then()
 		return
@@ -192,6 +198,7 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(stri
 	if enough {
 		return nil, nil
 	}
+	// The listeners of other processes are asked from here on. Who may have heard is not known after an error.
 	a := announcement{
 		Registry: s, notice: n, heard: heard, start: start, answered: make(map[string]bool),
 		posted: posted{ID: rand.Text(), Sender: s.id, Name: n.Name, Topic: []byte(topic), Text: n.Text},
@@ -224,7 +231,8 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(stri
 	return counts(a.awaited), nil
 }
 
-// An announcement is a notice that was posted, and who has not answered.
+// An announcement is a notice that was posted, and who has not answered. Who is awaited is struck out in three ways: it
+// has replied; it holds nothing any more; or one reply was enough.
 type announcement struct {
 	*Registry
 

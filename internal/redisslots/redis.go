@@ -10,6 +10,14 @@
 //
 // All of a key is in one hash slot of a Cluster: a hash in which each process has a field, and for a minute the marks
 // of notices. What is of no key is in another: the incarnations, the notices, and the replies to them.
+//
+// The values, of slots "ws" and a key "anna":
+//
+//	headgate:{=anna}:ws:slots      a hash: an incarnation, and count:number with the mark of its turn; 25 hours
+//	headgate:{=anna}:ws:slots:ID   the mark of an announcement; a minute
+//	headgate:{slots}:servers       a sorted set: incarnations, and the fleet's time at which each is dead; 100 hours
+//	headgate:{slots}:posts, :last  a sorted set of notices by their instants, and the id of the last; two minutes
+//	headgate:{slots}:replies:ID    a hash: a Registry, and its reply to a notice; a minute
 package redisslots
 
 import (
@@ -87,7 +95,8 @@ func (s *Registry) Close(ctx context.Context, name string) error {
 	return nil
 }
 
-// Count implements [slots.Registry]. Others count with what they have stated, unless they are dead.
+// Count implements [slots.Registry]. Others count with what they have stated, unless they are dead. After an error it
+// is what this process holds.
 func (s *Registry) Count(ctx context.Context, name, key string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
@@ -131,7 +140,8 @@ func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []k
 
 func unavailable(err error) error { return fmt.Errorf("%w: %w", slots.ErrUnavailable, err) }
 
-// hash is the name of the hash of a key. It ends otherwise than that of what rates store.
+// hash is the name of the hash of a key. It ends otherwise than that of what rates store. A colon or a slash in the
+// name is escaped there: no name of slots can end like another value.
 func (s *Registry) hash(name, key string) string {
 	var room [rediskey.MaxPlain + 64]byte
 	hash := s.config.Names.AppendTag(room[:0], key)
@@ -158,7 +168,8 @@ var (
 )
 
 // once is a command that the client must not repeat: whether the first was run is unknown, and a second statement of
-// one number, which changes nothing, would be answered like one that came too late.
+// one number, which changes nothing, would be answered like one that came too late. The keeper states anew what it does
+// not know.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
@@ -174,7 +185,8 @@ func (s *script) command(ctx context.Context, bySHA bool, keys []string, args []
 	return once{redis.NewCmd(ctx, append(words, args...)...)}
 }
 
-// run runs a script by its SHA-1 or, if the server does not know that, by its source.
+// run runs a script by its SHA-1 or, if the server does not know that, by its source. It is for scripts of which one is
+// run at a time; statements go in pipelines, by send.
 func (s *Registry) run(ctx context.Context, script *script, keys []string, args ...any) ([]any, error) {
 	cmd := script.command(ctx, true, keys, args)
 	err := s.client.Process(ctx, cmd)
@@ -199,7 +211,8 @@ func (t transport) Shard(name, key string) int {
 	return rediskey.HashSlot([]byte(t.hash(name, key))) * clusterShards / rediskey.HashSlots
 }
 
-// Run implements [keeper.Transport]. The client of a Cluster makes a pipeline for each node.
+// Run implements [keeper.Transport]. The client of a Cluster makes a pipeline for each node. The shard is not needed:
+// the names of the hashes say where they are.
 func (t transport) Run(ctx context.Context, _ int, all []*keeper.Statement) error {
 	start := time.Now()
 	// The source is 3 KB, so a server gets it once, and its SHA-1 with each statement.
@@ -264,10 +277,15 @@ func (s *Registry) reportCall(keys int, start time.Time, failure error) {
 
 // wrapped is what Redis 6.2 puts before the error of a command that a script runs. Later versions put something after
 // it.
+//
+//	ERR Error running script (call to f_c00c): @user_script:1: WRONGTYPE Operation ...   Redis 6.2
+//	WRONGTYPE Operation ... script: c00c, on @user_script:12.                            Redis 7
 var wrapped = regexp.MustCompile(
 	`^(?:ERR )?(?:Error running script \(call to \w+\): )?(?:@user_script: ?\d+: )*-?(?:ERR )?`)
 
-// isAboutKey reports whether an error is about the key alone: its value is of another type, or not one of ours.
+// isAboutKey reports whether an error is about the key alone: its value is of another type, or not one of ours. Such a
+// fault stays with its key. Any other error, such as READONLY or OOM, is one of the server, and three calls in a row
+// that have no other answer stall a shard.
 func isAboutKey(err error) bool {
 	var reply redis.Error
 	if !errors.As(err, &reply) {
@@ -278,7 +296,7 @@ func isAboutKey(err error) bool {
 }
 
 // markUnsent marks the error of what was not sent, and that of a client that was closed. Of everything else it is
-// unknown whether it was run.
+// unknown whether it was run. A statement that was surely not sent leaves the keeper sure of what the server has.
 func markUnsent(err error) error {
 	var operation *net.OpError
 	switch {
@@ -303,6 +321,7 @@ func (t transport) Beat(ctx context.Context, beat *keeper.Beat) error {
 		}
 		return markUnsent(err)
 	}
+	// After the script, so that a failover before it is seen. One after it is seen by the next beat.
 	beat.Servers = t.servers(ctx)
 	return nil
 }
@@ -325,6 +344,7 @@ func (t transport) servers(ctx context.Context) string {
 	if err != nil || slices.Contains(all, "") { // with one missing, the text would be another, and all stated again
 		return ""
 	}
+	// The client asks them in any order.
 	slices.Sort(all)
 	return strings.Join(all, " ")
 }
@@ -342,7 +362,7 @@ func history(ctx context.Context, client redis.UniversalClient) string {
 }
 
 // Check does on each master what slots need, under names that nobody else uses and that expire. The error has all that
-// failed.
+// failed. It is for headgate ping and the start of a program; it takes at most a Timeout for each master and two more.
 func (s *Registry) Check(ctx context.Context) error {
 	var errs []error
 	check := func(failure string, try func(context.Context) error) {
