@@ -10,7 +10,8 @@ import (
 	"github.com/headgate/headgate/internal/document"
 )
 
-// read reads a file with a document. An error that is no document.Faults is of the file.
+// read reads a file with a document. An error that is no document.Faults is of the file. The name - is standard input.
+// With faults the text is returned, too.
 func (c *call) read(name string) (text []byte, parsed *document.Document, err error) {
 	in := c.stdin
 	if name != "-" {
@@ -66,6 +67,8 @@ func jsonFaults(faults document.Faults) []jsonFault {
 }
 
 // A checked file is one as -json prints it.
+//
+//	[{"file": "limits.yaml", "version": "5f0d6c1b2a97", "faults": [], "warnings": []}]
 type checked struct {
 	File     string      `json:"file"`
 	Version  string      `json:"version,omitempty"`
@@ -73,7 +76,8 @@ type checked struct {
 	Warnings []jsonFault `json:"warnings"`
 }
 
-// check says what is wrong with documents. Warnings do not change the exit code.
+// check says what is wrong with documents. Warnings do not change the exit code. It looks at no server, so it runs
+// where documents are written, before anybody pushes them.
 func check(_ context.Context, command *call) (int, error) {
 	files, err := command.parse(1, 1000)
 	if err != nil {
@@ -139,6 +143,8 @@ func (c *call) printChanges(all []jsonChange) {
 }
 
 // diff says what changes between two documents.
+//
+//	{"from": "5f0d6c1b2a97", "to": "c3a91d60b7e2", "changes": [{"text": "limit \"api\": plan free: ...", "fresh": true}]}
 func diff(_ context.Context, command *call) (int, error) {
 	files, err := command.parse(2, 2)
 	if err != nil {

@@ -169,8 +169,8 @@ func usage(w io.Writer) {
 	fmt.Fprintln(w, "A FILE is YAML or JSON; - is standard input. Exit codes: 0 yes, 1 no, 2 trouble.")
 }
 
-// parse parses the flags, which may stand before, between and after the other arguments, of which
-// there must be least to most.
+// parse parses the flags, which may stand before, between and after the other arguments, of which there must be least
+// to most. A key that begins with a dash is written behind --, which holds for one argument.
 func (c *call) parse(least, most int) ([]string, error) {
 	// Package flag stops at the first argument that is no flag, so it is called again behind that.
 	var words []string
@@ -210,6 +210,8 @@ func (c *call) badFlag(err error) {
 	// The text of the error is the only sign of what it is about.
 	what := "is no flag"
 	c.flags.VisitAll(func(f *flag.Flag) {
+		// Three texts of package flag: invalid value "x" for flag -timeout: ..., invalid boolean value "x" for -json:
+		// ..., and flag needs an argument: -redis.
 		texts := []string{"for flag -" + f.Name + ": ", "for -" + f.Name + ": ", "needs an argument: -" + f.Name}
 		for _, says := range texts {
 			if strings.Contains(err.Error()+" ", says) {
@@ -217,10 +219,12 @@ func (c *call) badFlag(err error) {
 			}
 		}
 	})
+	// The package has taken all arguments up to the wrong one, so what is left tells its number.
 	c.warnf("headgate: argument %d %s\n", len(c.args)-c.flags.NArg(), what)
 }
 
-// print prints a value as JSON, or calls a function that prints it for people.
+// print prints a value as JSON, or calls a function that prints it for people. The JSON is made before any of it is
+// written: a value that has none leaves no half of one.
 func (c *call) print(value any, text func()) error {
 	if !c.json {
 		text()

@@ -21,6 +21,12 @@ import (
 )
 
 // documentKey is where a document is unless another key is given.
+//
+// All commands of this file go the same way: they declare their flags, parse the arguments, connect, and have a timeout
+// for what they ask of Redis. Two kinds of flags say where that is:
+//
+//	redisFlags   push, pull         the server, and the key of the document in it
+//	storeFlags   peek, reset, ping  the same, and the prefix and the secret of the servers' store
 const documentKey = "headgate-limits"
 
 // A connection is what the flags say about Redis.
@@ -43,7 +49,8 @@ func (c *call) redisFlags() *connection {
 	return server
 }
 
-// connect returns a client. The error has no password.
+// connect returns a client. The error has no password. A client asks nobody until it has a command, so a server that is
+// away is found out later. The caller closes it.
 func (r *connection) connect() (redis.UniversalClient, error) {
 	url := cmp.Or(r.url, os.Getenv("HEADGATE_REDIS"))
 	if url == "" {
@@ -74,7 +81,8 @@ func (c *call) storeFlags() *storeConnection {
 }
 
 // open returns the store of the servers. It fails rather than decide without Redis, and remembers no refusal: what it
-// says is what Redis has now.
+// says is what Redis has now. The prefix and the secret have to be those of the servers: under others there are other
+// values, and every key is fresh.
 func (r *storeConnection) open(client redis.UniversalClient) (*redisstore.Store, error) {
 	secret, err := r.secret()
 	if err != nil {
@@ -85,7 +93,8 @@ func (r *storeConnection) open(client redis.UniversalClient) (*redisstore.Store,
 	})
 }
 
-// secret returns the store's secret, or nil. No flag has it, since others see the arguments of a process.
+// secret returns the store's secret, or nil. No flag has it, since others see the arguments of a process. An empty
+// variable is no secret.
 func (r *storeConnection) secret() ([]byte, error) {
 	if r.secretFile == "" {
 		return []byte(os.Getenv("HEADGATE_SECRET")), nil
@@ -98,6 +107,8 @@ func (r *storeConnection) secret() ([]byte, error) {
 }
 
 // peek prints what a key has left.
+//
+//	{"allowed": true, "policies": [{"policy": "minute", "rule": "sliding-log 60/minute", "remaining": 58, ...}]}
 func peek(ctx context.Context, command *call) (int, error) {
 	return command.withLimit(ctx, func(ctx context.Context, limiter *core.Limiter, key string) (int, error) {
 		// The policies that apply to the key are those of its override, if it has one.
@@ -172,7 +183,8 @@ func reset(ctx context.Context, command *call) (int, error) {
 // A keyFunc does what a command is for, with a limiter and a key. It returns the exit code.
 type keyFunc func(ctx context.Context, limiter *core.Limiter, key string) (int, error)
 
-// withLimit parses LIMIT KEY -plan, and calls a function with the limiter and the key.
+// withLimit parses LIMIT KEY -plan, and calls a function with the limiter and the key. The limits are those that
+// servers have now, unless a file is named: so the answer is that which they would give.
 func (c *call) withLimit(ctx context.Context, do keyFunc) (int, error) {
 	server := c.storeFlags()
 	file := c.flags.String("limits", "", "the limits are those of this `file`, not those in Redis")
@@ -244,7 +256,8 @@ func (r *connection) documents(client redis.UniversalClient) docstore.Location {
 	return docstore.Location{Client: client, Key: r.key}
 }
 
-// ping tries what the store needs of Redis.
+// ping tries what the store needs of Redis. A server that does not answer is trouble, and one that answers and lacks
+// something is a no.
 func ping(ctx context.Context, command *call) (int, error) {
 	server := command.storeFlags()
 	if _, err := command.parse(0, 0); err != nil {
@@ -281,7 +294,8 @@ func ping(ctx context.Context, command *call) (int, error) {
 	})
 }
 
-// pull prints the document in Redis.
+// pull prints the document in Redis. It does not look whether the document is valid: what is there has to be had, above
+// all if it is not.
 func pull(ctx context.Context, command *call) (int, error) {
 	server := command.redisFlags()
 	if _, err := command.parse(0, 0); err != nil {
@@ -311,6 +325,12 @@ func pull(ctx context.Context, command *call) (int, error) {
 const noDocument = "none"
 
 // A publication is a push under way.
+//
+//	read what is there ─ compare ─┬ -from another version: not pushed
+//	                              ├ -dry-run: not pushed
+//	                              └ write, if that is still there ─ await the servers
+//
+//	{"version": "c3a9...", "replaces": "5f0d...", "changes": [...], "pushed": true, "servers": 4, "refusals": []}
 type publication struct {
 	*call
 
@@ -376,7 +396,8 @@ func (p *publication) not(why string) error {
 	return p.print(p.result, func() { p.printf("not pushed: %s\n", why) })
 }
 
-// compare prints what changes, and returns the version that is in Redis.
+// compare prints what changes, and returns the version that is in Redis. What was not pushed, or was changed by hand
+// since, is an error, and stays there.
 func (p *publication) compare(ctx context.Context) (replaces string, err error) {
 	text, replaces, err := p.documents.Read(ctx)
 	if err != nil && !errors.Is(err, docstore.ErrNone) {
@@ -400,7 +421,8 @@ func (p *publication) compare(ctx context.Context) (replaces string, err error) 
 	return replaces, nil
 }
 
-// await waits until all servers have the document, or have refused it.
+// await waits until all servers have the document, or have refused it. The document stays pushed whatever comes of
+// that: who has refused it says why, and is to be looked at.
 func (p *publication) await(ctx context.Context, patience time.Duration) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -64,6 +64,8 @@ type output struct {
 	err    error // the first
 }
 
+// Write implements [io.Writer]. The error is told at the end, by run: most texts go through Fprintf, where nobody reads
+// it.
 func (o *output) Write(text []byte) (int, error) {
 	n, err := o.writer.Write(text)
 	if o.err == nil {
@@ -102,7 +104,7 @@ func visibleJSON(text string) string {
 	return b.String()
 }
 
-// fprintf is fmt.Fprintf that makes texts visible.
+// fprintf is fmt.Fprintf that makes texts visible. The format is a text of this program, and is not changed.
 func fprintf(w io.Writer, format string, args []any) {
 	// By their types, so that no call can forget it.
 	shown := make([]any, len(args))
