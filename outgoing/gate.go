@@ -21,6 +21,9 @@ const (
 
 // A gate is a limiter with one policy more: a bucket whose units are microseconds. Requests charge it nothing, and pass
 // unless it is in debt. To block a key for a time is to report so many units.
+//
+//	the server asks for 2 s     Settle: some 2,000,000 units more, so the bucket is in debt
+//	a request of the key        waits for the policies of the limiter and for this bucket, in one question
 type gate struct {
 	limiter *backend.Limiter
 	server  *step.Policy // nil: nothing passes that a server could answer
@@ -54,7 +57,8 @@ func newGate(limiter *backend.Limiter, own *backend.Policies) (*gate, error) {
 }
 
 // block lets nobody of a key through for so many microseconds. Of several times the longest applies: what others have
-// blocked meanwhile is given back. It reports whether the store sees to it.
+// blocked meanwhile is given back. It reports whether the store sees to it. The first look spares a write for the many
+// refusals that come while the key is blocked already.
 func (g *gate) block(ctx context.Context, key string, units int64) bool {
 	if g.server == nil {
 		return true

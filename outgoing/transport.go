@@ -205,6 +205,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, err
 		}
+		// Without a response nobody knows whether the server has counted the request, so the charge stays.
 		response, err := base.RoundTrip(r)
 		if err != nil {
 			return response, err
@@ -311,7 +312,8 @@ func notSent(r *http.Request, err error) error {
 	return fmt.Errorf("headgate: the request was not sent: %w", err)
 }
 
-// again returns the request for another try, or nil if it must not be repeated.
+// again returns the request for another try, or nil if it must not be repeated. A 429 means that the request was not
+// carried out, so any method may be repeated. Of another status that is not sure.
 func again(r *http.Request, response *http.Response) *http.Request {
 	if response.StatusCode != http.StatusTooManyRequests && !idempotent(r.Method) {
 		return nil
@@ -331,6 +333,7 @@ func again(r *http.Request, response *http.Response) *http.Request {
 	return next
 }
 
+// idempotent reports whether a request that is sent twice has the effect of one (RFC 9110, 9.2.2).
 func idempotent(method string) bool {
 	switch method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:

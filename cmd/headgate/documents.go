@@ -144,7 +144,7 @@ func (c *call) printChanges(all []jsonChange) {
 
 // diff says what changes between two documents.
 //
-//	{"from": "5f0d6c1b2a97", "to": "c3a91d60b7e2", "changes": [{"text": "limit \"api\": plan free: ...", "fresh": true}]}
+//	{"from": "5f0d6c1b2a97", "to": "c3a91d60b7e2", "changes": [{"text": "...", "fresh": true}]}
 func diff(_ context.Context, command *call) (int, error) {
 	files, err := command.parse(2, 2)
 	if err != nil {

@@ -35,10 +35,14 @@ func WaitOf(details []any, pushback []string) (wait time.Duration) {
 }
 
 // blocks is the plan of a limiter by which a key is blocked: a bucket that a report takes below zero, and that is full
-// again when the time is over, a unit for each millisecond.
+// again when the time is over, a unit for each millisecond. A limiter and its plans are in one store, so all processes
+// that share it heed a block.
+//
+//	a server asks for 1.5 s     Report 1500: the bucket has 1 - 1500 units
+//	who asks a moment later     Peek: RetryAfter is what is left of the 1.5 s
 const blocks = "blocks"
 
-// A Client makes calls wait.
+// A Client makes calls wait. It is safe for concurrent use.
 type Client struct {
 	limiter, blocks   *core.Limiter
 	maxWait, maxBlock time.Duration
@@ -48,7 +52,8 @@ type Client struct {
 // longestBlock is the longest MaxBlock that a bucket can count.
 const longestBlock = 365 * 24 * time.Hour
 
-// NewClient returns a Client. Its numbers are as in the ClientConfig of packages grpcmw and connectmw.
+// NewClient returns a Client. Its numbers are as in the ClientConfig of packages grpcmw and connectmw. Zeros are a
+// minute, an hour and no repetition.
 func NewClient(limiter *core.Limiter, maxWait, maxBlock time.Duration, retries int) (client *Client, err error) {
 	isNegative := maxWait < 0 || maxBlock < 0 || retries < 0
 	if limiter == nil || isNegative {
@@ -92,6 +97,8 @@ func (c *Client) Do(ctx context.Context, key string, call func() (wait time.Dura
 		// Also before a repetition: its Wait waits for the block, and the calls of all others with it.
 		c.Block(ctx, key, wait)
 		end, _ := waiting.Deadline()
+		// A repetition that would come too late is not waited for: the caller gets the refusal now, with what the
+		// server says.
 		if wait <= 0 || repeated == c.retries || time.Until(end) < wait {
 			return err
 		}
@@ -158,6 +165,7 @@ func (c *Client) Block(ctx context.Context, key string, wait time.Duration) {
 	decision, err := c.blocks.Peek(ctx, key)
 	missing := wait - decision.RetryAfter
 	if err == nil && missing > 0 {
+		// Rounded up: a call that comes a part of a millisecond early would be refused once more.
 		millis := (missing + time.Millisecond - 1).Milliseconds()
 		_, _ = c.blocks.Report(ctx, key, millis) // observers are told of an error
 	}

@@ -17,8 +17,8 @@ const (
 	Unavailable       Code = 14
 )
 
-// httpStatus returns the status that google/rpc/code.proto maps the code to, so that functions for
-// HTTP, such as nethttp.FailuresOnly, serve for calls.
+// httpStatus returns the status that google/rpc/code.proto maps the code to, so that functions for HTTP, such as
+// nethttp.FailuresOnly, serve for calls. A number that gRPC does not have is a fault of the handler.
 func (c Code) httpStatus() int {
 	statuses := [...]int{ // by the number of the code
 		http.StatusOK, 499, http.StatusInternalServerError, http.StatusBadRequest,

@@ -17,6 +17,10 @@ import (
 )
 
 // A Refusal is the answer to a call, or a message, that is not admitted.
+//
+//	RESOURCE_EXHAUSTED  quota exceeded: "minute"                          Code, Text
+//	retry-after: 12, grpc-retry-pushback-ms: 11250                        in Fields
+//	QuotaFailure {subject: "minute", description: "60 in 1m0s"}, RetryInfo {11.25 s}   of Details
 type Refusal struct {
 	Code   Code
 	Text   string
@@ -46,6 +50,7 @@ func (l *limited) refusal(ctx context.Context, verdict *nethttp.Verdict, header 
 	if verdict.Status != http.StatusTooManyRequests {
 		return refusal
 	}
+	// Limits of the service are shown to nobody: they say nothing of what this caller has used.
 	for answer := range verdict.Decision.Answers() {
 		switch {
 		case answer.Allowed || l.service[answer.Limiter]:

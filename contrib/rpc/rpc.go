@@ -105,6 +105,8 @@ func New(config Config, codeOf func(error) Code) (*Guard, error) {
 	return guard, nil
 }
 
+// newLimited returns the guard of calls, or that of messages. It also notes what a verdict does not say: which of the
+// limits are slots, and which are of the service.
 func newLimited(config nethttp.Config) (*limited, error) {
 	guard, err := nethttp.New(config)
 	if err != nil {
@@ -133,7 +135,8 @@ func admitted(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// A response is what a guard answers to a call.
+// A response is what a guard answers to a call. Nothing is sent through it: interceptors return a Refusal in the way of
+// their library.
 type response struct {
 	header  http.Header
 	verdict *nethttp.Verdict // that refuses
@@ -143,7 +146,8 @@ func (w *response) Header() http.Header            { return w.header }
 func (w *response) Write(data []byte) (int, error) { return len(data), nil }
 func (w *response) WriteHeader(int)                {}
 
-// Refused is what the guard calls with a refusal.
+// Refused is what the guard calls with a refusal. So the guard writes no problem document, which no client of a call
+// would read.
 func (w *response) Refused(verdict *nethttp.Verdict, _ string) (answered bool) {
 	w.verdict = verdict
 	return true
@@ -197,7 +201,8 @@ var priorKnowledge = func() *http.Server {
 	return &http.Server{Protocols: protocols}
 }()
 
-// callContext is the context of a call's request.
+// callContext is the context of a call's request. The call is in a type of its own, not in context.WithValue, because
+// it also answers for the server.
 type callContext struct {
 	context.Context
 
@@ -216,7 +221,8 @@ func (c *callContext) Value(key any) any {
 	return value
 }
 
-// request returns the request of a call.
+// request returns the request of a call. The context of an HTTP request is replaced by that of the call, in which
+// interceptors before this one may have put something.
 func (c *Call) request(ctx context.Context) *http.Request {
 	r := c.HTTP
 	if r == nil {
@@ -258,7 +264,8 @@ func (g *Guard) Serve(ctx context.Context, call *Call, handle func(*Visit) (resp
 	return g.calls.ask(r)
 }
 
-// run calls the handler. If that panics, the code is Internal.
+// run calls the handler. If that panics, the code is Internal. It is set before the handler runs, since the guard
+// settles also after a panic.
 func (v *Visit) run() {
 	v.call.Code = Internal
 	response, err := v.handle(v)
