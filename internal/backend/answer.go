@@ -11,7 +11,7 @@ import (
 // never is core.Never.
 const never time.Duration = math.MaxInt64
 
-// Span converts microseconds to a duration.
+// Span converts microseconds to a duration. The wait of what never fits is step.Never, which is above 2^53.
 func Span(microseconds int64) time.Duration {
 	if microseconds > step.MaxInt {
 		return never
@@ -54,6 +54,10 @@ func (d *Decision) Left(i int) (units int64, next time.Duration) {
 }
 
 // Totals are the strictest numbers of all policies.
+//
+//	Remaining    the least: so many units pass all policies
+//	ResetAfter   the longest: by then nothing is used any more under any
+//	RetryAfter   the longest: by then all admit
 type Totals struct {
 	Decider                           *step.Policy // nil: nothing was decided
 	Remaining, ResetAfter, RetryAfter int64        // in units, and in microseconds
@@ -102,7 +106,7 @@ func totals(cells []step.Cell, allowed bool) (t Totals) {
 }
 
 // Part returns the answer of the policy that decided among n from the i-th on, with the strictest numbers of these, and
-// the units for which there was no room.
+// the units for which there was no room. It is what a rule of a guard tells of its own limiter, whose cells are these.
 func (d *Decision) Part(i, n int) (part PolicyAnswer, uncovered int64) {
 	cells := d.cells()[i : i+n]
 	uncovered = uncoveredBy(cells)
@@ -166,7 +170,8 @@ func (d *Decision) Slots() []PolicyAnswer {
 	return *d.slots
 }
 
-// AddSlots adds answers of slots.
+// AddSlots adds answers of slots. A decision about rates has room for their answers, so that fields and observers of a
+// guard get one value.
 func (d *Decision) AddSlots(all ...PolicyAnswer) {
 	all = append(d.Slots(), all...)
 	d.slots = &all

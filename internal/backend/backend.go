@@ -3,6 +3,16 @@
 //
 // A [Limiter] finds the [Policies] of a plan and key, a [Decision] has them as cells, asks the store about them, and is
 // their answer.
+//
+//	backend.go   what a store and a limiter are, and where policies come from
+//	policies.go  policies as they are asked
+//	decide.go    a question: from charges to cells, and to the store
+//	answer.go    what the answered cells say, in durations, for all of them or for some
+//	charges.go   what is done with a charge afterwards; reports; as many units as fit; forgetting a key
+//	wait.go      callers that wait for units, in lines
+//	slots.go     claims of slots
+//	observe.go   what observers are told of all these
+//	names.go     two limiters of one name; shown.go what a page of headgated shows
 package backend
 
 import (
@@ -17,7 +27,8 @@ import (
 	"github.com/headgate/headgate/internal/store"
 )
 
-// Stores are what is behind a core.Store: the store of rates, and that of slots.
+// Stores are what is behind a core.Store: the store of rates, and that of slots. All but the last two are set before
+// the first use, and do not change.
 type Stores struct {
 	Rates    store.Rates
 	Memory   *memory.States // Rates, if they are in this process: then cells stay on the stack
@@ -50,7 +61,7 @@ type View interface {
 }
 
 // A Limiter is one plan of a limiter. Its policies are constants, or those of a document, or a function has returned
-// wrong ones.
+// wrong ones. It does not change, and is safe for concurrent use.
 type Limiter struct {
 	Shared
 
@@ -61,7 +72,8 @@ type Limiter struct {
 	plan        string
 }
 
-// Shared is what the plans of a limiter share.
+// Shared is what the plans of a limiter share. The lines are among it: callers that wait for a key stand in one line,
+// whatever their plans.
 type Shared struct {
 	name   string
 	stores *Stores
@@ -102,6 +114,7 @@ func (l *Limiter) view() View {
 // policies returns what applies to a key, as of a view of the limiter's book. It is the one place that knows where
 // policies come from.
 func (l *Limiter) policies(view View, key string) (*Policies, error) {
+	// The most frequent first: of a program's constants, no book is asked.
 	if l.fixed != nil {
 		return l.fixed, nil
 	}

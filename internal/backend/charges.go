@@ -24,7 +24,8 @@ func (l *Limiter) Report(ctx context.Context, key string, n int64, decision *Dec
 }
 
 // AtMost charges as many of n units as fit, and returns how many. It asks what fits, charges that, and asks again if
-// others have charged the key meanwhile.
+// others have charged the key meanwhile. It is never more than one charge: what fits is asked, not charged in parts, so
+// that a refund has one receipt.
 func (l *Limiter) AtMost(ctx context.Context, key string, n int64, decision *Decision) (units int64, err error) {
 	if n <= 0 {
 		return 0, malformed(ctx, n, 1)
@@ -56,7 +57,8 @@ func (l *Limiter) AtMost(ctx context.Context, key string, n int64, decision *Dec
 	return 1, nil
 }
 
-// Reset forgets the key under all of these policies.
+// Reset forgets the key under all of these policies. A question has 64 cells at most. After an error some may be
+// forgotten, and others not; it may be called again.
 func (l *Limiter) Reset(ctx context.Context, key string, all []*Policies) error {
 	if ctx == nil {
 		return ErrNoContext
@@ -95,7 +97,8 @@ func (d *Decision) Charges() (n int) {
 	return n
 }
 
-// Settle corrects the charges to the units that were used, one number for each charge.
+// Settle corrects the charges to the units that were used, one number for each charge. It returns the units for which
+// there was no room, and ErrSettled if nothing was charged, or if that was corrected before.
 func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64, err error) {
 	if ctx == nil {
 		return 0, ErrNoContext
@@ -127,7 +130,9 @@ func (d *Decision) Settle(ctx context.Context, actual ...int64) (uncovered int64
 	return uncoveredBy(cells), nil
 }
 
-// corrections returns the cells that change if the charges are corrected.
+// corrections returns the cells that change if the charges are corrected. Their Units are the difference: below 0,
+// units go back to the part of time of the charge, which the Instant says. The cells of the decision stay as they were
+// answered.
 func (d *Decision) corrections(actual []int64) []step.Cell {
 	changed := make([]step.Cell, 0, d.count)
 	charge := 0
@@ -154,7 +159,8 @@ func (d *Decision) Refund(ctx context.Context) error {
 func (d *Decision) Cells() []step.Cell { return d.cells() }
 
 // Resume returns the decision of cells that were charged, possibly by another process, which has not settled them.
-// Their policies were prepared for the store.
+// Their policies were prepared for the store. headgated hands receipts to its clients, who may settle at another
+// server. So a receipt that is used twice is found by who reads it, not here.
 func Resume(stores *Stores, cells []step.Cell) *Decision {
 	return &Decision{
 		receipt: store.NewReceipt(), stores: stores, Allowed: true, count: uint8(len(cells)), allCells: &cells,

@@ -31,6 +31,14 @@ type PolicyAnswer struct {
 
 // A Decision is a question about cells, and when the store has answered, the answers of all policies and the receipt of
 // what was charged.
+//
+// The cells of a charge are one behind the other, and the last has a policy that is Last. So AllowAll of limiter A with
+// two policies, and of limiter B with one, is:
+//
+//	cells     A "minute"   A "day" Last   B "api" Last
+//	charges   |----------- 0 ----------|  |---- 1 ---|
+//
+// A Decision is not safe for concurrent use, but for its receipt: of copies that settle at once, one does.
 type Decision struct {
 	receipt store.Receipt // that copies share; the zero one: nothing was charged
 	stores  *Stores       // that were asked
@@ -67,6 +75,7 @@ func (l *Limiter) Decide(ctx context.Context, mode step.Mode, key string, n int6
 	if ctx == nil || n < 0 {
 		return malformed(ctx, n, 0)
 	}
+	// Policies count to 2^53 at most, so what is above that is refused as that is.
 	n = min(n, step.MaxInt)
 	policies := l.fixed
 	if policies == nil {
@@ -119,6 +128,7 @@ func Decide(ctx context.Context, mode step.Mode, charges []Charge, decision *Dec
 	if ctx == nil {
 		return ErrNoContext
 	}
+	// On the stack, for the few charges that a request has.
 	var room [8]applied
 	found, n, err := find(charges, room[:0])
 	if err != nil {
@@ -151,7 +161,8 @@ type applied struct {
 	view View
 }
 
-// find finds the policies of charges, as of one view of each document, and how many there are.
+// find finds the policies of charges, as of one view of each document, and how many there are. It compares each charge
+// with all before it: of 64 at most, that takes less than a map.
 func find(charges []Charge, found []applied) (all []applied, cells int, err error) {
 	if len(charges) == 0 || len(charges) > maxCharges {
 		return nil, 0, Invalid("%d charges, not 1 to %d", len(charges), maxCharges)
@@ -191,7 +202,7 @@ func find(charges []Charge, found []applied) (all []applied, cells int, err erro
 	return found, cells, nil
 }
 
-// ask decides, and tells the observer.
+// ask decides, and tells the observer. Of a check nobody is told: nothing was decided.
 func (d *Decision) ask(ctx context.Context, mode step.Mode, cells []step.Cell, without bool) error {
 	observer := d.stores.Observer
 	start := d.stores.begin()
@@ -244,6 +255,7 @@ func (d *Decision) answer(ctx context.Context, mode step.Mode, cells []step.Cell
 		}
 	}
 	d.Allowed = d.Allowed && constantsAllow && err == nil
+	// Only a charge can be given back. A report was no charge, and is corrected by another.
 	if d.Allowed && mode == step.Allow {
 		d.receipt = store.NewReceipt()
 	}
@@ -264,7 +276,8 @@ func (d *Decision) withoutStore(mode step.Mode) {
 	}
 }
 
-// alone decides a cell by its policy alone, and reports whether the units fit.
+// alone decides a cell by its policy alone, and reports whether the units fit. There is no state, and the instant is 0:
+// it answers as if the key had never been charged.
 func alone(cell *step.Cell, mode step.Mode) bool {
 	cell.Source = step.SourcePolicy
 	if mode == step.Settle {

@@ -33,7 +33,8 @@ func (s *Stores) Named(what, name, limits string) {
 		slog.String("name", name), slog.String("first", first), slog.String("second", limits))
 }
 
-// add returns the first limits of a name, and whether these differ and nobody was told.
+// add returns the first limits of a name, and whether these differ and nobody was told. A name that finds no room is
+// taken for a new one each time, and nobody is told of it.
 func (n *names) add(name, limits string) (first string, differs bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

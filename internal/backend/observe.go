@@ -26,7 +26,8 @@ func took(start time.Time) time.Duration {
 	return time.Since(start)
 }
 
-// tell tells an observer of each charge of a decision, or with an error that there is none.
+// tell tells an observer of each charge of a decision, or with an error that there is none. All charges of a call took
+// as long as the call.
 func (d *Decision) tell(ctx context.Context, observer *store.Observer, start time.Time, err error) {
 	if observer.Decided == nil {
 		return
@@ -81,7 +82,7 @@ func (d *Decision) tellReported(ctx context.Context, observer *store.Observer, e
 }
 
 // tellSettled tells an observer of each charge that was corrected by these cells, which are in the order of the
-// charges.
+// charges. A charge of which no cell changed was right, and nobody is told.
 func (d *Decision) tellSettled(
 	ctx context.Context, observer *store.Observer, corrected []step.Cell, actual []int64, err error,
 ) {

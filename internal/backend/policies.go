@@ -20,7 +20,8 @@ type Policy struct {
 	step.Numbers
 }
 
-// Policies are the policies of a plan, or of a key, as they are asked. They do not change.
+// Policies are the policies of a plan, or of a key, as they are asked. They do not change. Many decisions point into
+// the List at once; only the store's Prepare has written to it, before the first.
 type Policies struct {
 	List     []step.Policy
 	Max      int64 // the largest charge that all can admit
@@ -28,7 +29,8 @@ type Policies struct {
 }
 
 // Prepare returns policies of a limiter as they are asked. It calls fault with each fault, and which of them has it, or
-// -1.
+// -1. After a fault the result is of no use. What the store needs of its own is not yet in it: see Prepare of
+// [store.Rates].
 func Prepare(limiter string, all []Policy, fault func(i int, err error)) *Policies {
 	prepared := &Policies{Max: step.MaxInt}
 	if err := CheckName(limiter); err != nil {
@@ -63,7 +65,8 @@ func Prepare(limiter string, all []Policy, fault func(i int, err error)) *Polici
 	return prepared
 }
 
-// CheckName accepts what a String of RFC 9651 can hold.
+// CheckName accepts what a String of RFC 9651 can hold. Names of policies are such strings in the fields RateLimit and
+// RateLimit-Policy, and are told as they are.
 func CheckName(name string) error {
 	if name == "" {
 		return errors.New("the name is empty")

@@ -13,7 +13,8 @@ import (
 	"github.com/headgate/headgate/internal/store"
 )
 
-// A SlotLimit is one plan of slots, and says how many a key may hold: a number, or what a document gives to the key.
+// A SlotLimit is one plan of slots, and says how many a key may hold: a number, or what a document gives to the key. It
+// does not change, and is safe for concurrent use. Plans of one name share the flag that they are closed.
 type SlotLimit struct {
 	name   string
 	stores *Stores
@@ -56,7 +57,8 @@ func (s *SlotLimit) Limit(key string) int64 {
 	return s.number
 }
 
-// Count returns how many slots a key holds in all processes.
+// Count returns how many slots a key holds in all processes. Those of this process count as they are, and those of
+// others as they have stated them.
 func (s *SlotLimit) Count(ctx context.Context, key string) (int64, error) {
 	if ctx == nil {
 		return 0, ErrNoContext
@@ -105,7 +107,8 @@ func (s *Slot) at(i int) *held {
 	return &s.others[i-1]
 }
 
-// Release gives the slots back. Further calls do nothing.
+// Release gives the slots back. Further calls do nothing. Others may have acquired what is released before an observer
+// hears of it.
 func (s *Slot) Release() {
 	if s.released.Swap(true) || s.first.limit == nil {
 		return
@@ -131,7 +134,8 @@ func (s *Slot) giveBack() {
 	}
 }
 
-// Lost is closed when the store has taken this process for dead. It is nil if that cannot be.
+// Lost is closed when the store has taken this process for dead. It is nil if that cannot be. One channel stands for
+// all: a store takes a process for dead as a whole.
 func (s *Slot) Lost() <-chan struct{} {
 	for i := range len(s.others) + 1 {
 		hold := s.at(i).Hold
@@ -205,7 +209,7 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	return err
 }
 
-// take acquires one slot.
+// take acquires one slot. Slots that are closed while it waits are given back by Take.
 func (c *Claim) take(ctx context.Context, held *held) (err error) {
 	limit := c.Slots
 	held.limit = limit

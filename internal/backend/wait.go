@@ -12,7 +12,8 @@ import (
 )
 
 // Wait charges n units as soon as they are admitted. Callers in this process that wait for one key are served in their
-// order, under all plans of the limiter. After an error the decision is the last refusal, if there was one.
+// order, under all plans of the limiter. After an error the decision is the last refusal, if there was one. Only the
+// first of a line asks the store: a thousand that wait for a key are one question at a time.
 func (l *Limiter) Wait(ctx context.Context, key string, n int64, decision *Decision) error {
 	if ctx == nil || n <= 0 {
 		return malformed(ctx, n, 1)
@@ -38,6 +39,7 @@ func (l *Limiter) Wait(ctx context.Context, key string, n int64, decision *Decis
 		l.tellGone(ctx, n, err)
 		return err
 	}
+	// Also if an observer panics: whoever stands behind would wait for ever.
 	defer l.lines.leave(key)
 	// Who waits elsewhere may be quicker, so it may take more than one try.
 	for {
@@ -116,7 +118,8 @@ func (ls *lines) enter(ctx context.Context, key string) error {
 // leave ends the turn of the first.
 func (ls *lines) leave(key string) { ls.remove(key, nil) }
 
-// remove takes a place, or the first, out of the line. If it was the first, the next has the turn.
+// remove takes a place, or the first, out of the line. If it was the first, the next has the turn. The caller stands in
+// the line, so there is one.
 func (ls *lines) remove(key string, place *list.Element) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
