@@ -8,7 +8,7 @@ import (
 	"github.com/headgate/headgate/internal/step"
 )
 
-// Charge charges the rates, all or none.
+// Charge charges the rates, all or none. Without a rate that applies there is no call, and the Stage stays Unasked.
 func (rs *Rules) Charge(admission *Admission, r *http.Request) bool {
 	if admission.chargeCount == 0 {
 		return true
@@ -21,6 +21,7 @@ func (rs *Rules) charge(ctx context.Context, admission *Admission, r *http.Reque
 	if err != nil {
 		return rs.fail(admission, r, http.StatusServiceUnavailable, "", err)
 	}
+	// Also an admitted request has a limiter that decided, for observers: the one with the least left.
 	totals := admission.Decision.Totals()
 	admission.Stage = Answered
 	admission.Limiter = totals.Decider.Limiter
@@ -48,7 +49,8 @@ func (rs *Rules) onlyServiceRefused(admission *Admission) bool {
 }
 
 // Settle corrects the charge to the units that were used, one number for each charge. It waits for a moment, even if
-// the client has gone.
+// the client has gone. A charge that was right is no call. After an error nobody knows what was corrected; the store
+// has told its observers.
 func (a *Admission) Settle(r *http.Request, actual []int64) (err error) {
 	if a.Stage != Answered || !a.Decision.Allowed {
 		return nil

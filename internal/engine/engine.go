@@ -10,6 +10,16 @@
 //
 // What the steps learn of a request is in its [Admission]; how far it got is its [Stage]. The engine writes no
 // response, and calls nothing but the functions of the rules.
+//
+// How a request is refused, by its Admission:
+//
+//	Status  Stage           why
+//	400     Unasked         it has no key, or a malformed one
+//	500     Unasked         a function of a rule is at fault
+//	503     Unasked         the store of rates has not decided
+//	429     Answered        a rate has refused; 503 if only rates of the service have
+//	429     SlotsFull       slots are full; 503 if they are of the service
+//	503     SlotsUndecided  the store of slots has not decided, or the client has gone
 package engine
 
 import (
@@ -35,7 +45,7 @@ const (
 	undecidedPause = 5 * time.Second
 )
 
-// Rules are what a guard asks about. They do not change.
+// Rules are what a guard asks about. They do not change. MostPause is not below LeastPause.
 type Rules struct {
 	Rates []RateRule
 	Slots []SlotsRule // one with a queue is the last
@@ -85,7 +95,8 @@ var (
 	noSlots SlotsRule
 )
 
-// RateOf returns the rate whose limiter has a name, or one that is empty.
+// RateOf returns the rate whose limiter has a name, or one that is empty. There are eight at most, so it compares
+// names: a map would take longer.
 func (rs *Rules) RateOf(limiter string) *RateRule {
 	for i := range rs.Rates {
 		if rs.Rates[i].Limiter.Name() == limiter {
@@ -115,7 +126,8 @@ const (
 	SlotsUndecided              // nobody has decided about the slots; the charge was given back
 )
 
-// An Admission is what is known of a request on its way through a guard. The zero Admission has asked nothing.
+// An Admission is what is known of a request on its way through a guard. The zero Admission has asked nothing. It
+// belongs to one request, and to one goroutine at a time.
 type Admission struct {
 	Status     int              // of the refusal; 0 admits
 	Limiter    string           // that decided: a limiter or slots
@@ -161,6 +173,10 @@ func (a *Admission) add(rule int, charge backend.Charge) {
 }
 
 // Took calls a function with the index of each rate that took part, in the order of the charges.
+//
+//	rules     0 applies   1 is skipped   2 applies
+//	rateBits  1           0              1
+//	charges   0                          1
 func (a *Admission) Took(yield func(charge, rule int) bool) {
 	// Rates that do not apply have a bit of 0, and no charge.
 	charge := 0
@@ -196,7 +212,8 @@ func (a *Admission) OfRates() int {
 	return 0
 }
 
-// Known reports whether the i-th answer has the units left.
+// Known reports whether the i-th answer has the units left. A limit of 0 has none, whoever was asked; and slots say
+// what was left as of their grant.
 func (a *Admission) Known(i int, answer *backend.PolicyAnswer) bool {
 	return answer.Limit == 0 || i >= a.OfRates() || a.Decision.Known()
 }
@@ -239,6 +256,7 @@ func (e *RuleError) Error() string {
 func (e *RuleError) Unwrap() error { return e.Err }
 
 // fail refuses a request about which there is no decision, under a limiter or slots of that name; "" is all together.
+// It always returns false, as the steps do that end with it.
 func (rs *Rules) fail(admission *Admission, r *http.Request, status int, name string, err error) bool {
 	if r.Context().Err() == nil { // otherwise nobody reads the answer
 		rs.Watch.Undecided(name, status, admission.observeOnly, err)
@@ -256,7 +274,8 @@ func (rs *Rules) fail(admission *Admission, r *http.Request, status int, name st
 }
 
 // giveBack calls a function that corrects a charge, with a context that outlives the request by a moment: a client that
-// has gone must not keep its units.
+// has gone must not keep its units. The response waits for it, and not for longer than a second: a client that comes
+// back at once finds its units.
 func giveBack(r *http.Request, call func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), giveBackTimeout)
 	defer cancel()

@@ -12,7 +12,8 @@ import (
 
 var errEmptyKey = &fault.Keyless{Text: "its Key returned an empty key without an error"}
 
-// Keys asks the functions of the rules, but for those that only observe.
+// Keys asks the functions of the rules, but for those that only observe. It ends with the first rule that cannot say
+// whom to count: then nothing was charged.
 func (rs *Rules) Keys(admission *Admission, r *http.Request) bool {
 	admission.Rules = rs
 	admission.AllDefault = true
@@ -44,6 +45,7 @@ func (rs *Rules) addCharge(admission *Admission, r *http.Request, i int) bool {
 		admission.AllDefault = false
 		return true
 	}
+	// After Cost and Skip, so that a request to which the rule does not apply needs no key.
 	key, plan, ok := rs.Whom(admission, r, &rule.Rule, charge.Limiter.Name())
 	if !ok {
 		return false
@@ -81,7 +83,7 @@ func (rs *Rules) addClaim(admission *Admission, r *http.Request, i int) bool {
 }
 
 // Whom returns the key and the plan of a request under a rule, or refuses it. The name is that of the rule's limiter or
-// slots.
+// slots. An empty key would be one that all share who have none, so it is a missing one.
 func (rs *Rules) Whom(admission *Admission, r *http.Request, rule *Rule, name string) (key, plan string, ok bool) {
 	key, err := rule.Key(r)
 	if err == nil && key == "" {

@@ -8,6 +8,8 @@ import (
 )
 
 // Observe asks the rules that only observe, each in a call of its own. None refuses the request, whatever it answers.
+// In one call, a refusal by one of them would keep the others from counting; so it would in the call of the rules in
+// force.
 func (rs *Rules) Observe(admission *Admission, r *http.Request) {
 	ctx := backend.Observed(r.Context())
 	for i := range rs.Rates {
@@ -22,6 +24,7 @@ func (rs *Rules) Observe(admission *Admission, r *http.Request) {
 	}
 }
 
+// observeRate asks a rate. It charges, and its Settle corrects that: a limit on trial counts as it would in force.
 func (rs *Rules) observeRate(ctx context.Context, r *http.Request, i int) Admission {
 	observed := Admission{Rules: rs, observeOnly: true}
 	if rs.addCharge(&observed, r, i) && observed.chargeCount > 0 {
@@ -30,6 +33,7 @@ func (rs *Rules) observeRate(ctx context.Context, r *http.Request, i int) Admiss
 	return observed
 }
 
+// observeSlots asks slots. It holds what it is granted until the request ends, as it would in force.
 func (rs *Rules) observeSlots(ctx context.Context, r *http.Request, i int) Admission {
 	observed := Admission{Rules: rs, observeOnly: true}
 	if rs.addClaim(&observed, r, i) && len(observed.Claims) > 0 {

@@ -49,7 +49,8 @@ func (rs *Rules) acquire(ctx context.Context, admission *Admission, r *http.Requ
 	return rs.take(ctx, admission, r, heldByLine, admission.Claims[atOnce:])
 }
 
-// take takes the slots of some claims, or refuses the request.
+// take takes the slots of some claims, or refuses the request. Without rates, the first of the slots are the limiter
+// that decided.
 func (rs *Rules) take(
 	ctx context.Context, admission *Admission, r *http.Request, place int, claims []backend.Claim,
 ) bool {
@@ -98,7 +99,7 @@ func (rs *Rules) full(admission *Admission, answer backend.PolicyAnswer) {
 }
 
 // Refuse refuses a request that the steps have admitted so far, for want of a slot of the i-th claim, and gives
-// everything back.
+// everything back. It is for a socket that was granted one slot more, as it was to evict another, and has found none.
 func (rs *Rules) Refuse(admission *Admission, i int) {
 	admission.Release()
 	answer := admission.Decision.Slots()[i] // it has one more than it should

@@ -20,7 +20,8 @@ const (
 )
 
 // A Watch tells the operator why there is no decision about requests, at most once a minute for each reason, and once
-// that a key is the address of a proxy, which all clients share. No record has a key.
+// that a key is the address of a proxy, which all clients share. No record has a key. It is safe for concurrent use.
+// Its memory is bounded by the rules of the guard: there is a reason for each limiter and status.
 type Watch struct {
 	guard       string
 	logger      *slog.Logger
@@ -106,7 +107,8 @@ func (w *Watch) due(why reason) (requests int64) {
 	return requests
 }
 
-// Key looks whether the key of a request is the address of a proxy.
+// Key looks whether the key of a request is the address of a proxy. Most requests end at the first comparison: it looks
+// at a thousand in all.
 func (w *Watch) Key(limiter string, r *http.Request, key string) {
 	if w.compared.Load() >= maxCompared || len(r.Header["X-Forwarded-For"]) == 0 {
 		return
@@ -118,6 +120,7 @@ func (w *Watch) Key(limiter string, r *http.Request, key string) {
 	}
 	w.compared.Add(1)
 	address, err := w.peerAddress(r)
+	// Behind a colon the address is a key with a tag, such as ip:10.0.0.1.
 	if err != nil || key != address && !strings.HasSuffix(key, ":"+address) {
 		return
 	}
