@@ -27,6 +27,11 @@ const (
 // An error that the server replied opens it, and so do failed calls in a row. One that ran out of time counts only if
 // the server has answered nothing since it was sent, and opens it only when that has lasted for maxSilence: slow
 // questions of some callers must not end the answers to others.
+//
+//	closed ── it replies an error, or 3 calls fail in a row; by silence, for 2 Timeouts ──▶ open
+//	open ──── after a pause, one question ──▶ probing
+//	probing ─ it is answered, and all commands of the scripts work ──▶ closed
+//	probing ─ else ──▶ open, with twice the pause, up to half a second
 type breaker struct {
 	open        atomic.Bool
 	failures    atomic.Int32  // in a row
@@ -46,7 +51,8 @@ type breaker struct {
 	silenceAnswers uint64
 }
 
-// admit reports whether a question may be sent, and whether it is the probe: then release must follow.
+// admit reports whether a question may be sent, and whether it is the probe: then release must follow. Without a fault
+// it takes one load, and no lock: each decision passes here.
 func (b *breaker) admit(now time.Time) (probe, ok bool) {
 	if !b.open.Load() {
 		return false, true
@@ -147,6 +153,8 @@ func (b *breaker) failed(sent time.Time, answersBefore uint64, err error, silenc
 	}
 
 	b.reason = err
+	// The first pause is short, as most faults are over at once. One that comes back soon after the last gets no short
+	// one.
 	if time.Since(b.lastRecovery) > maxPause {
 		b.pause = minPause
 	} else { // a fault that comes and goes, such as too little memory
@@ -166,7 +174,8 @@ func (b *breaker) retire() (wasOpen bool) {
 	return b.open.Swap(false)
 }
 
-// away returns why the server is not asked, or nil.
+// away returns why the server is not asked, or nil. It is that of the latest probe: what was told first may have become
+// another fault.
 func (b *breaker) away() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

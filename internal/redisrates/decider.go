@@ -130,7 +130,8 @@ func (d *Decider) Check(ctx context.Context) error { return d.script.check(ctx) 
 // Away returns why a server is not asked at the moment, or nil. It makes no call.
 func (d *Decider) Away() error { return d.line.servers.away() }
 
-// Prepare implements [store.Rates].
+// Prepare implements [store.Rates]. It comes before the first question about a policy, and writes the Attachment that
+// all later ones read.
 func (d *Decider) Prepare(policies []step.Policy) error {
 	var shares []step.Policy
 	for i := range policies {
@@ -188,6 +189,13 @@ func (d *Decider) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (a
 }
 
 // decide answers a question: if it may, a refusal by what is remembered.
+//
+// What it says has a Source of its own:
+//
+//	SourceCache  a refusal that is remembered; no call
+//	SourceStore  the server
+//	SourceLocal  FailLocal: this process, by its share of the limit
+//	SourceOpen   FailOpen: nobody
 func (d *Decider) decide(
 	ctx context.Context, mode step.Mode, cells []step.Cell, remembered bool,
 ) (allowed bool, err error) {
@@ -236,7 +244,8 @@ func countsDenied(cells []step.Cell) bool {
 	return false
 }
 
-// decideWithoutServer answers a question that the server did not.
+// decideWithoutServer answers a question that the server did not. A charge that was sent without an answer may have
+// been made there, too: then less is admitted.
 func (d *Decider) decideWithoutServer(
 	ctx context.Context, mode step.Mode, cells []step.Cell, cause error,
 ) (allowed bool, err error) {

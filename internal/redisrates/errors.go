@@ -22,6 +22,9 @@ var (
 
 // aboutHashSlot reports whether an error is about hash slots, and not about the server. Those that pass by themselves
 // are told only if they do not.
+//
+//	ASK, TRYAGAIN                                        pass: a hash slot is on its way to another server
+//	MOVED, CROSSSLOT, CLUSTERDOWN Hash slot not served   pass only if the client is one of a Cluster
 func aboutHashSlot(err error) (is, passing bool) {
 	passing = says(err, "ASK ", "TRYAGAIN")
 	return passing || says(err, "MOVED ", "CROSSSLOT", "CLUSTERDOWN Hash slot not served"), passing

@@ -31,7 +31,8 @@ func (g *group) copyTo(cells []step.Cell) {
 	}
 }
 
-// room returns how often the units of a group fit into its policies.
+// room returns how often the units of a group fit into its policies. It is a guess from the limits alone: what is used,
+// only the server knows.
 func (g *group) room() int64 {
 	least := int64(math.MaxInt64)
 	for i := range g.cells {
@@ -141,6 +142,12 @@ func (d *Decider) decideTogether(
 
 // decideInTurn charges one hash slot after the other. If one refuses or fails, the earlier charges are given back, but
 // for those of policies that count refused attempts. A charge that cannot be given back expires.
+//
+// Of three hash slots, of which the second refuses:
+//
+//	A  Allow: charged   ...                 Settle: given back
+//	B                   Allow: refused
+//	C                                       Peek: how long it would have to wait
 func (d *Decider) decideInTurn(ctx context.Context, cells []step.Cell, groups []group) (allowed bool, err error) {
 	defer d.refusals.beginGivingBack(cells)()
 
@@ -226,7 +233,8 @@ func (d *Decider) giveBack(deadline time.Time, groups []group) {
 	}
 }
 
-// A deadlineContext has an earlier deadline, which does not end it: who waits looks at the clock.
+// A deadlineContext has an earlier deadline, which does not end it: who waits looks at the clock. A timer for it would
+// be one more for each question of several hash slots.
 type deadlineContext struct {
 	context.Context
 

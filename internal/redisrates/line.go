@@ -34,6 +34,12 @@ type line struct {
 
 // A waiter is a question on its way, and who waits for its answer. It is the line's own, as it may outlive whoever
 // asked.
+//
+//	alone       its caller makes the call, or a goroutine of it, if the caller cannot wait for that
+//	queued      stands in the queue of its server, and in the list of those that may be late
+//	in flight   is in a call, with others, and still in that list
+//	answered    done has what has come of it, also if nobody reads that any more
+//	late        done has errLate, or its caller has left by its own timer: it is abandoned, and never used again
 type waiter struct {
 	question
 	weight int
@@ -67,7 +73,7 @@ func (l *line) newWaiter(mode step.Mode, cells []step.Cell) *waiter {
 	return w
 }
 
-// free takes back a waiter that is no longer used.
+// free takes back a waiter that is no longer used. Only who has read its answer may: till then a call may write it.
 func (l *line) free(w *waiter) {
 	*w = waiter{done: w.done}
 	l.waiters.Put(w)
@@ -109,6 +115,7 @@ func (l *line) sendOrWait(ctx context.Context, to *server, w *waiter) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	// All bounds of the time count from here, before anything is waited for.
 	w.start = time.Now()
 	l.pauses.watch(w.start)
 	timeout := l.timeout
@@ -294,7 +301,8 @@ func (l *line) sendBatch(to *server, batch []*waiter, start, deadline time.Time)
 	return works
 }
 
-// noteHashSlots notes which hash slots a server serves, as far as it has said.
+// noteHashSlots notes which hash slots a server serves, as far as it has said. It looks at all questions of a call: on
+// a server of a Cluster some may be served, and others not.
 func (l *line) noteHashSlots(to *server, batch []*waiter) {
 	now := time.Now()
 	for _, w := range batch {

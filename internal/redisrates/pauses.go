@@ -24,7 +24,8 @@ type pauses struct {
 	timer     *time.Timer
 }
 
-// watch is called before anything whose time is bounded.
+// watch is called before anything whose time is bounded. Its timer is one for all calls of a store, and rests while
+// there are none: an idle process is never woken.
 func (p *pauses) watch(now time.Time) {
 	if p.looksLeft.Load() == 2*looksInTimeout { // nearly always, on a busy server: no lock
 		return
@@ -43,6 +44,7 @@ func (p *pauses) watch(now time.Time) {
 	}
 }
 
+// tick looks at the clock, and goes on until nothing was watched for two Timeouts.
 func (p *pauses) tick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -52,6 +54,7 @@ func (p *pauses) tick() {
 	}
 }
 
+// look notes a stop, if the last look is longer ago than it should be. The lock is held.
 func (p *pauses) look() {
 	now := time.Now()
 	passed := now.Sub(p.lastLook)

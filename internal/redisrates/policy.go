@@ -75,6 +75,15 @@ func newPolicy(policy *step.Policy, clock func() int64) *scriptPolicy {
 
 // appendNumbers appends the numbers of a cell that asks for units. The byte before, which was 0, says how many digits
 // there are behind the numbers.
+//
+// Eight words, and the digits, for decide.lua:
+//
+//	level    a time   its ticks   step   UNITS   limit   how far ahead   grid   counted    digits of UNITS
+//	window   UNITS   limit   sub-window   whole counts   oldest count   first   denied   0
+//	log      UNITS   limit   period   grid   counted   0   0   0
+//
+// Head is what stands before the units, and tail what stands behind them, both made once for a policy. Of a calendar,
+// the borders of windows are in the place of the last three.
 func (p *scriptPolicy) appendNumbers(b []byte, policy *step.Policy, units int64) []byte {
 	var digits []byte // of a level, which INCRBY wants
 	switch p.Algorithm {

@@ -63,7 +63,8 @@ func (to *server) gather(answered int) {
 }
 
 // nextBatch takes the questions of the next call out of the queue, after a call of so many. If there are none, the
-// caller's call is no longer in flight.
+// caller's call is no longer in flight. Questions that nobody waits for are dropped here: a server that comes back
+// after a silence has none of them to do.
 func (to *server) nextBatch(answered int) (batch []*waiter) {
 	to.mu.Lock()
 	defer to.mu.Unlock()
@@ -103,7 +104,8 @@ func (to *server) nextBatch(answered int) (batch []*waiter) {
 }
 
 // watch has the caller of a question woken when it is late, unless it is so much earlier than the others that the
-// caller has to do that. The server is locked.
+// caller has to do that. The server is locked. The list and the alarm are those of all callers; one that is not in it
+// has a timer of its own.
 func (l *line) watch(to *server, w *waiter) bool {
 	ring := &to.byDeadline
 	if ring.later == nil {
@@ -138,7 +140,8 @@ func (to *server) insert(w *waiter) {
 	w.later.earlier = w
 }
 
-// unwatch takes a waiter out of the list, if it is there. The alarm stays: it rings once for nobody.
+// unwatch takes a waiter out of the list, if it is there. The alarm stays: it rings once for nobody. The server is
+// locked.
 func (w *waiter) unwatch() {
 	if w.later != nil {
 		w.earlier.later = w.later

@@ -25,6 +25,11 @@ const (
 // when an operation ends that may have written, or has shown that something was given back. A refusal counts for as
 // long as the counters of its keys are what they were when it was sent. Keys and questions with equal hashes share
 // them, which costs a call.
+//
+//	counter of a key   |--- 48 bits: changes so far ---|- 16 bits: operations that give back now -|
+//
+// Only sums of counters are compared, so that a question of many keys has one number. They only grow, but for the low
+// bits, and while one of these is set nothing is remembered or served.
 type refusals struct {
 	start    time.Time
 	ttl      time.Duration
@@ -159,7 +164,8 @@ func (r *refusals) add(cells []step.Cell, n uint64) {
 	}
 }
 
-// beginGivingBack notes that units of the keys may be given back until the function that it returns is called.
+// beginGivingBack notes that units of the keys may be given back until the function that it returns is called. It
+// counts as a change when it ends, also after an error: the server may have done it.
 func (r *refusals) beginGivingBack(cells []step.Cell) (end func()) {
 	if r == nil {
 		return func() {}

@@ -180,6 +180,7 @@ func (s *script) runToEnd(
 	return err
 }
 
+// lua returns the Lua script of a part: its questions are all settlements, or none is.
 func (s *script) lua(part []*question) *luaScript {
 	scripts := &luaScripts
 	if s.portable.Load() {
@@ -202,7 +203,7 @@ func (s *script) runCommand(ctx context.Context, command once) (string, error) {
 	return command.Val(), err
 }
 
-// All cells are of one hash slot.
+// runDelete deletes the values of cells, which are all of one hash slot.
 func (s *script) runDelete(ctx context.Context, cells []step.Cell) error {
 	words := []any{"del"}
 	for i := range cells {

@@ -15,7 +15,8 @@ import (
 	"github.com/headgate/headgate/internal/step"
 )
 
-// servers are the server, or the masters of a Cluster.
+// servers are the server, or the masters of a Cluster. Many goroutines ask it at once: the map that they read is
+// replaced, and never changed.
 type servers struct {
 	names   *rediskey.Names
 	cluster *redis.ClusterClient // nil: there is one address

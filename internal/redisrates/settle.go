@@ -11,6 +11,10 @@ import (
 
 // settle corrects charges where they were made. Each is sent once, even if the context has ended: one that is not
 // answered may have been made.
+//
+//	SourceLocal   by the store of this process, in which it was charged
+//	SourceOpen    nowhere: nothing was charged
+//	others        at the server; a report also by Config.Failure, if the server does not answer
 func (d *Decider) settle(ctx context.Context, cells []step.Cell) (allowed bool, err error) {
 	defer d.refusals.beginGivingBack(cells)()
 
@@ -57,7 +61,8 @@ func (d *Decider) settle(ctx context.Context, cells []step.Cell) (allowed bool, 
 	return allowed, errors.Join(faults...)
 }
 
-// reset forgets states. After an error the server may still have them.
+// reset forgets states. After an error the server may still have them. A share of the key that was charged here in an
+// outage is forgotten with it.
 func (d *Decider) reset(ctx context.Context, cells []step.Cell) error {
 	defer d.refusals.beginGivingBack(cells)()
 	if d.failure == outage.FailLocal {

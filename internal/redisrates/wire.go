@@ -14,6 +14,7 @@ import (
 // wordBytes is the length of a number in arguments and replies: 7 bytes, big-endian. So it is exact in Lua.
 const wordBytes = 7
 
+// appendWord appends a number that is not negative, and below 2^53.
 func appendWord(b []byte, x int64) []byte {
 	return append(b, byte(x>>48), byte(x>>40), byte(x>>32), byte(x>>24), byte(x>>16), byte(x>>8), byte(x))
 }
@@ -129,6 +130,12 @@ func (a *arguments) command(name, shaOrSource any, cluster bool) []any {
 }
 
 // A reply is the part of a script's reply that was not read yet.
+//
+//	a bucket that admits    7 bytes: the instant | 03 | 0001764380000000 | the next cell ...
+//	a key that is new       7 bytes: the instant | 07 | the next cell ...
+//
+// The instant is that of all cells of a run. A byte of flags begins each cell, and the value before follows, if there
+// was one.
 type reply string
 
 // take returns the next n bytes, or zeros if they are missing.
@@ -158,7 +165,8 @@ const (
 	cellForeign
 )
 
-// readReply answers the questions of a part.
+// readReply answers the questions of a part. What is missing at its end is errReply, for all questions of the part:
+// nobody knows which cells were meant.
 func (s *script) readReply(batch []*question, text string) error {
 	r := reply(text)
 	now := r.word()
