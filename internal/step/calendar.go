@@ -51,7 +51,8 @@ func (m Numbers) Unit() string { return unitOfPeriod(m.Period).word }
 // A calendar has windows whose borders are those of days, weeks, months or years in a time zone. They are numbered as
 // people count them, whatever the zone: the days, weeks and months from 1970 on, and the years, the first of which is
 // 1. A window begins when a clock on the wall first shows its first day. So each instant is in one window, also where
-// an hour is skipped, or shown twice. A day that a zone has skipped is a window without an instant.
+// an hour is skipped, or shown twice. A day that a zone has skipped is a window without an instant. November 2026 is
+// the month 683, so the clock shows 683 * 2^42 in it, and the level after five units is 5 more.
 type calendar struct {
 	unit
 	firstOfWindow int64 // the day of a week or a month with which a window begins, from 1

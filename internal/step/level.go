@@ -14,6 +14,9 @@ import "math/bits"
 // after three units the level is 14,000,003.
 //
 // The state is [t, level]: the clock shows the level at t.
+//
+// A bucket of 10 a second with a burst of 20 has a tick in a microsecond. If its clock shows 5,000,000, the level after
+// three units is 5,300,000: 300,000 ticks ahead, of 2,000,000, so 17 units are left.
 type level struct {
 	// Of a bucket, the ticks in a microsecond, at least 1, and the microseconds in a tick. Lua has the same doubles.
 	tickRate   float64

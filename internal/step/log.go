@@ -4,7 +4,10 @@ package step
 // window of one period, to the microsecond.
 //
 // The state is a ring, oldest first: [end, first, count, ring ...]. A charge of n units writes n entries. The ring
-// grows as the key fills, to at most MaxLog: plans with other limits share it.
+// grows as the key fills, to at most MaxLog: plans with other limits share it. With three instants a, b and c,
+// the oldest first, a ring of six may be
+//
+//	[end, 4, 3, c, -, -, -, a, b]
 const (
 	logEnd   = iota // one period after the latest instant of any charge, including one given back
 	logFirst        // index in the ring of the oldest entry

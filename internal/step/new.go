@@ -110,9 +110,9 @@ func (m Numbers) algorithm() Algorithm {
 	}
 }
 
-// Identity returns the part of the numbers that says what the bytes of a state mean. Policies of one limiter and
-// name share the states of keys if it is equal. The Limit of a window counts only as far as it decides how the window
-// is kept.
+// Identity returns the part of the numbers that says what the bytes of a state mean. Policies of one limiter and name
+// share the states of keys if it is equal. The Limit of a window counts only as far as it decides how the window is
+// kept. So a plan with a larger limit of a window, or of a log, counts what was used under a smaller one.
 func (m Numbers) Identity() Numbers {
 	m = m.whole()
 	m.NeverOver = false

@@ -119,6 +119,7 @@ func (p *Policy) Lengths() (first, longest int64) {
 	}
 }
 
+// New returns the state of a key that was never charged, of the first of the Lengths.
 func (p *Policy) New() []int64 {
 	first, _ := p.Lengths()
 	return make([]int64, first)
@@ -135,6 +136,12 @@ const (
 )
 
 // A Cell is one policy for one key: the unit of state. Core sets what is asked about it, and a store the answer.
+//
+//	         asked                                    answered
+//	Allow    Units                                    Shortfall, 0 or 1; the Reading after the charge, if it was made
+//	Peek     Units                                    the same, without a charge
+//	Settle   Units, below 0 to give back; of a        Shortfall, the units without room; the Reading after it
+//	         charge its Instant and its Source
 type Cell struct {
 	Policy *Policy
 	Key    hidden.Text
@@ -185,6 +192,7 @@ var (
 	tagSeed = maphash.MakeSeed()
 )
 
+// Hash returns the Hash of a Cell: seeded, so that nobody outside can choose keys that share one.
 func Hash(key string) uint64 { return maphash.String(seed, key) }
 
 // Set sets what is asked.
@@ -250,7 +258,8 @@ func (c *Cell) Room(state []int64, now int64, anyway bool) []int64 {
 	return state
 }
 
-// Take charges the units if they fit and it should, and reads what is left. It reports whether they fit.
+// Take charges the units if they fit and it should, and reads what is left. It reports whether they fit. A state that
+// grows has room by then: see Room.
 func (c *Cell) Take(state []int64, now int64, charge bool) bool {
 	p := c.Policy
 	n := c.Asked()

@@ -3,6 +3,9 @@ package step
 import "errors"
 
 // Stored is what a store whose script has a twin of the arithmetic needs to know of a policy.
+//
+// That of a bucket of 10 a second with a burst of 20 is {Level, 1000000, 1000000, 1, 100000, 2000000, 4000000}: its
+// usual debt is the burst once more.
 type Stored struct {
 	Algorithm Algorithm
 

@@ -127,6 +127,17 @@ func rateSpan(microseconds int64) string {
 func Words() []string { return append(slices.Clone(kinds[TokenBucket:]), unlimited, blocked) }
 
 // Parse returns the numbers of a text, or what is wrong with it or them.
+//
+//	token-bucket    EVENTS/PERIOD [burst N] [debt N]
+//	fixed-window    EVENTS/PERIOD [from-first] [count-denied]
+//	sliding-window  EVENTS/PERIOD [resolution N] [never-over] [count-denied]
+//	sliding-log     EVENTS/PERIOD [count-denied]
+//	calendar        EVENTS/UNIT [starting N] [in ZONE]
+//	min-interval    PERIOD
+//	unlimited
+//	blocked
+//
+// Options may be in any order.
 func Parse(text string) (m Numbers, err error) {
 	if len(text) > maxText {
 		return m, fmt.Errorf("it has %d bytes, more than %d", len(text), maxText)

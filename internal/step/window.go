@@ -11,6 +11,13 @@ import "math/bits"
 //
 // The state is [end, total, c0 ... ck]: the end of the time for which the newest sub-window counts, all
 // units, and the counts, the newest first. With k = 0, c0 is the total itself: the state is [end, total].
+//
+// With k = 3:
+//
+//	    c3        c2        c1        c0
+//	|---------|---------|---------|---------|
+//	     |part|                  now|
+//	     |<---- k sub-windows ----->|
 type window struct {
 	innerCounts  int64 // k
 	subWindow    int64 // its length, rounded up so that they cover the period
