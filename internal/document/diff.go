@@ -173,7 +173,8 @@ func planText(limit *Limit, plan *Plan) string {
 
 // overridesDiff compares overrides. One that is new, or gone, is compared with the default plan.
 func overridesDiff(was, is *Limit) (changes []Change) {
-	// An override is the same if it is for the same keys, wherever it stands: people sort such lists.
+	// An override is the same if it is for the same key, prefix or network, as it is written, wherever it stands:
+	// people sort such lists.
 	before := overridesByID(was)
 	after := overridesByID(is)
 	all := maps.Clone(before)

@@ -10,7 +10,7 @@
 // What a document is made into:
 //
 //	Document ─ Limits, Slots ─▶ Limit ─┬ Plans ─▶ Plan: policies, or a number of slots
-//	           by their names          └ Overrides ─▶ Override: whom, when ─▶ a plan of the limit, or its own
+//	           by their names          └ Overrides ─▶ Override: whom, when, and a plan
 //
 // A Document serves people: checks, comparisons, lists. Decisions look into the tables that Tables makes of it.
 package document
