@@ -76,8 +76,7 @@ type checked struct {
 	Warnings []jsonFault `json:"warnings"`
 }
 
-// check says what is wrong with documents. Warnings do not change the exit code. It looks at no server, so it runs
-// where documents are written, before anybody pushes them.
+// check says what is wrong with documents. Warnings do not change the exit code.
 func check(_ context.Context, command *call) (int, error) {
 	files, err := command.parse(1, 1000)
 	if err != nil {

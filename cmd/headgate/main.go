@@ -210,8 +210,8 @@ func (c *call) badFlag(err error) {
 	// The text of the error is the only sign of what it is about.
 	what := "is no flag"
 	c.flags.VisitAll(func(f *flag.Flag) {
-		// Three texts of package flag: invalid value "x" for flag -timeout: ..., invalid boolean value "x" for -json:
-		// ..., and flag needs an argument: -redis.
+		// Package flag says: invalid value "x" for flag -timeout: ...; or: invalid boolean value "x" for -json: ...;
+		// or: flag needs an argument: -redis.
 		texts := []string{"for flag -" + f.Name + ": ", "for -" + f.Name + ": ", "needs an argument: -" + f.Name}
 		for _, says := range texts {
 			if strings.Contains(err.Error()+" ", says) {

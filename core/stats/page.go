@@ -113,8 +113,7 @@ func (v *view) readTexts() {
 	}
 }
 
-// limiter adds a row for each policy that decided, and one for what none decided. A charge that another limiter of its
-// call refused, and one without an answer, belong to no policy.
+// limiter adds a row for each policy that decided, and one for what none decided.
 func (v *view) limiter(counts *groupCounts) {
 	each, sum := tallies(counts.Counts)
 	for i := range each {
@@ -164,7 +163,7 @@ func (v *view) undecided() {
 	}
 }
 
-// slots adds the row of the slots of one name. All claims of slots have one policy, so the sum is all there is to show.
+// slots adds the row of the slots of one name.
 func (v *view) slots(counts *groupCounts) {
 	_, sum := tallies(counts.Counts)
 	v.SlotRows = append(v.SlotRows, row{

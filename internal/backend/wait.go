@@ -81,7 +81,8 @@ func sleep(ctx context.Context, wait time.Duration) error {
 	return ctx.Err() // it may have ended when the timer did
 }
 
-// lines has a line of callers for each key that somebody waits for. The first of a line has the turn.
+// lines has a line of callers for each key that somebody waits for. The first of a line has the turn. A key for which
+// nobody waits has no line, so they take no more memory than their callers.
 type lines struct {
 	mu    sync.Mutex
 	byKey map[string]*list.List // of chan struct{}, which are closed when their turn comes
