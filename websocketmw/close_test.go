@@ -90,7 +90,7 @@ func TestCloseWaitsForTheFrame(t *testing.T) {
 				t.Error(n, err)
 			}
 			begin := time.Now()
-			if n, err := c.Write([]byte{1, 'y'}); n != 2 || err != nil || time.Since(begin) != discardTime {
+			if n, err := c.Write([]byte{1, 'y'}); n != 2 || err != nil || time.Since(begin) != dropTime {
 				t.Error(n, err, time.Since(begin))
 			}
 		})

@@ -173,18 +173,17 @@ func New(config Config) (*Guard, error) {
 	// The pauses are longer than those of requests: nobody knows when somebody leaves.
 	watch := engine.NewWatch("websocketmw", config.Logger, false)
 	guard.rules = engine.Rules{Watch: watch, LeastPause: 5, MostPause: 10}
+	guard.indexes = make([]index, len(config.Rules))
 	for i, rule := range config.Rules {
 		guard.rules.Slots = append(guard.rules.Slots, engine.SlotsRule{
 			Rule:  engine.Rule{Key: rule.Key, Plan: rule.Plan, Service: rule.WhenFull == Unavailable},
 			Slots: rule.Slots, OneMore: rule.WhenFull == EvictOldest,
 		})
-		guard.indexes = append(guard.indexes, index{
-			guard: guard, rule: i, slots: rule.Slots,
-			lists: make(map[string]list), closeOrders: make(map[string]closeOrder),
-		})
-	}
-	for i := range guard.indexes { // now: append has moved them before
-		guard.indexes[i].listener = guard.indexes[i].hear
+		guard.indexes[i] = index{
+			guard: guard, rule: i, slots: rule.Slots, notices: rule.Slots.Backend().Notices(),
+			listener: guard.indexes[i].hear,
+			lists:    make(map[string]list), closeOrders: make(map[string]closeOrder),
+		}
 	}
 	for _, limit := range config.Messages {
 		guard.inbound = append(guard.inbound, inboundLimit{limit, frames.Messages})

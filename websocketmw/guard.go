@@ -30,7 +30,7 @@ type Guard struct {
 	mu            sync.Mutex
 	sockets       map[*Socket]struct{}
 	handshakes    int     // that are being checked
-	indexes       []index // one for each rule
+	indexes       []index // one for each rule; the list does not change
 	lastNumber    int64   // of a socket
 	stopListening []func()
 	draining      bool
@@ -147,9 +147,9 @@ func (g *Guard) add(socket *Socket, admission *engine.Admission, beganAt time.Ti
 	socket.holdsSlot = true
 	socket.links = make([]link, len(admission.Claims))
 	g.sockets[socket] = struct{}{}
-	for i, claim := range admission.Claims {
+	for i, claim := range admission.Claims { // one for each rule, as rules of this guard have no Skip
 		index := &g.indexes[i]
-		topic := claim.Slots.Notices().Topic(claim.Slots.Name(), claim.Key)
+		topic := index.notices.Topic(index.slots.Name(), claim.Key)
 		socket.links[i].topic = topic
 		index.add(socket)
 		// An order that came during the handshake has not found the socket in the index.
@@ -165,7 +165,7 @@ func (g *Guard) add(socket *Socket, admission *engine.Admission, beganAt time.Ti
 	return true
 }
 
-// release releases the slots of a socket.
+// release releases the slots of a socket. Further calls do nothing.
 func (g *Guard) release(socket *Socket) {
 	g.mu.Lock()
 	socket.holdsSlot = false // first: a newcomer may have the slot at once

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/headgate/headgate/core"
-	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/slots"
 )
 
 // A link is where a socket is in the list of those with one key of a rule.
@@ -22,7 +22,8 @@ type index struct {
 	guard       *Guard
 	rule        int // which link of a socket is the index's
 	slots       *core.Slots
-	listener    func(backend.Heard) backend.NoticeAnswer // hear; made once, as a guard may begin to listen often
+	notices     slots.Noticer                        // of the store of the slots
+	listener    func(slots.Heard) slots.NoticeAnswer // hear; made once, as a guard may begin to listen often
 	lists       map[string]list
 	closeOrders map[string]closeOrder // the last of each topic, while there are handshakes
 	sweptAt     time.Time             // when the old ones were deleted

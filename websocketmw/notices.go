@@ -9,17 +9,16 @@ import (
 
 	"github.com/headgate/headgate/core"
 	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/websocketmw/internal/frames"
 )
 
 const (
-	minEvictAge       = 10 * time.Second // of a socket that may be evicted
-	searchTimeout     = time.Second      // for the oldest sockets of all servers
-	answerTimeout     = 2 * time.Second  // for their other answers: they look for notices 4 times a second
-	closeOrderTimeout = time.Minute      // for which an order to close holds for handshakes that began before
+	answerTimeout     = 2 * time.Second // for what servers have done: they look for notices 4 times a second
+	closeOrderTimeout = time.Minute     // for which an order to close holds for handshakes that began before
 )
 
-// What guards say to each other, as JSON. All versions that run at a time must read it.
+// What guards say to each other, as JSON. All versions that run at a time must read it. A candidate is in evict.go.
 type (
 	// An order is the text of a notice.
 	order struct {
@@ -34,13 +33,6 @@ type (
 		Open   int       `json:"open"`
 		Oldest candidate `json:"oldest,omitzero"`
 		Done   bool      `json:"done,omitempty"` // the socket that was to be evicted holds no slot any more
-	}
-
-	// A candidate is a socket that may be evicted: the oldest of a guard. The zero candidate is none.
-	candidate struct {
-		Guard  string `json:"guard"`
-		Number int64  `json:"number"`
-		Age    int64  `json:"age"` // in microseconds, when the notice was announced: the clocks of servers differ
 	}
 )
 
@@ -57,7 +49,7 @@ func (g *Guard) listen() {
 	}
 	for i := range g.indexes {
 		index := &g.indexes[i]
-		stop := index.slots.Backend().Notices().Listen(index.slots.Name(), index.listener)
+		stop := index.notices.Listen(index.slots.Name(), index.listener)
 		g.stopListening = append(g.stopListening, stop)
 	}
 }
@@ -65,46 +57,36 @@ func (g *Guard) listen() {
 // announce makes an order known to all guards with such slots, and passes on the answers until there are enough. It
 // returns who has not answered.
 func (x *index) announce(
-	ctx context.Context, key string, order order, heard func(answer) (enough bool),
+	ctx context.Context, key string, order order, answered func(answer) (enough bool),
 ) (silent []int64, err error) {
 	text, err := json.Marshal(order)
 	if err != nil {
 		return nil, err
 	}
 	// An order to close is also for handshakes, which hold no slots yet.
-	notice := backend.Notice{Name: x.slots.Name(), Key: key, Text: string(text), All: order.Do == doClose}
-	return x.slots.Backend().Notices().Announce(ctx, notice, func(text string) bool {
+	notice := slots.Notice{Name: x.slots.Name(), Key: key, Text: string(text), All: order.Do == doClose}
+	return x.notices.Announce(ctx, notice, func(text string) (enough bool) {
 		var reply answer
-		return json.Unmarshal([]byte(text), &reply) == nil && heard(reply)
+		return json.Unmarshal([]byte(text), &reply) == nil && answered(reply)
 	})
 }
 
-// hear does what a notice says, and answers it.
-func (x *index) hear(heard backend.Heard) (reply backend.NoticeAnswer) {
-	var asked order
-	if json.Unmarshal([]byte(heard.Text), &asked) != nil {
+// hear does what the notice of a guard says, perhaps of this one, and answers it.
+func (x *index) hear(heard slots.Heard) (reply slots.NoticeAnswer) {
+	var order order
+	if json.Unmarshal([]byte(heard.Text), &order) != nil {
 		return reply
 	}
 	var result answer
 	announcedAt := time.Now().Add(-heard.Age)
-	switch asked.Do {
+	switch order.Do {
 	case doOffer:
-		result.Oldest = x.oldest(heard.Topic, announcedAt)
+		result.Oldest = x.offer(heard.Topic, announcedAt)
 	case doEvict:
-		// A late one evicts nobody. The newcomer waits twice as long for the answer, and then gives up.
-		if asked.Evicts.Guard == x.guard.id && heard.Age < searchTimeout {
-			socket := x.takeSlot(heard.Topic, asked.Evicts.Number)
-			result.Done = true // also if it has left meanwhile
-			if socket != nil { // the slot is free only when the newcomer can know why
-				reply.Then = func() {
-					socket.slot.Release()
-					socket.close(ErrEvicted, frames.CodePolicy, "another socket has taken the place of this one")
-				}
-			}
-		}
+		result.Done, reply.Then = x.giveWay(heard, order.Evicts)
 	case doClose:
-		for _, socket := range x.keepCloseOrder(heard.Topic, closeOrder{asked, announcedAt}) {
-			if socket.close(nil, asked.Code, asked.Reason) {
+		for _, socket := range x.keepCloseOrder(heard.Topic, closeOrder{order, announcedAt}) {
+			if socket.close(nil, order.Code, order.Reason) {
 				result.Open++
 			}
 		}
@@ -137,7 +119,7 @@ func (g *Guard) CloseAll(
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	order := order{Do: doClose, Code: code, Reason: frames.Reason(reason)}
-	silent, err := index.announce(ctx, key, order, func(reply answer) bool {
+	silent, err := index.announce(ctx, key, order, func(reply answer) (enough bool) {
 		n += reply.Open
 		return false
 	})
@@ -152,7 +134,7 @@ func (g *Guard) indexOf(slots *core.Slots) *index {
 	for i := range g.indexes {
 		index := &g.indexes[i]
 		isNamed := slots != nil && index.slots.Name() == slots.Name()
-		if isNamed && index.slots.Backend().Notices() == slots.Backend().Notices() {
+		if isNamed && index.notices == slots.Backend().Notices() {
 			return index
 		}
 	}

@@ -840,7 +840,7 @@ func TestOldestWhenAsked(t *testing.T) {
 		ask := func(server int, age time.Duration) candidate {
 			g := cl.guards[server]
 			topic := cl.slots.Backend().Notices().Topic("user", everyone)
-			return g.indexes[0].oldest(topic, time.Now().Add(-age))
+			return g.indexes[0].offer(topic, time.Now().Add(-age))
 		}
 		cl.come(0, false)
 		time.Sleep(time.Second)
@@ -867,14 +867,14 @@ func TestCloseAllFindsWhoIsBeingEvicted(t *testing.T) {
 		time.Sleep(time.Minute)
 		x, topic := &g.indexes[0], g.oldestFirst()[0].links[0].topic
 		text := fmt.Sprintf(`{"do":"evict","socket":{"guard":%q,"number":1}}`, g.id)
-		if late := x.hear(backend.Heard{Topic: topic, Text: text, Age: searchTimeout}); late.Text != "" || late.Then != nil {
+		if late := x.hear(slots.Heard{Topic: topic, Text: text, Age: evictOrderTimeout}); late.Text != "" || late.Then != nil {
 			t.Error("an old notice is obeyed")
 		}
-		reply := x.hear(backend.Heard{Topic: topic, Text: text})
-		if again := x.hear(backend.Heard{Topic: topic, Text: text}); reply.Then == nil || again.Then != nil || again.Text != reply.Text {
+		reply := x.hear(slots.Heard{Topic: topic, Text: text})
+		if again := x.hear(slots.Heard{Topic: topic, Text: text}); reply.Then == nil || again.Then != nil || again.Text != reply.Text {
 			t.Error("its slot is not taken once")
 		}
-		if c := x.oldest(topic, time.Now()); c.Number != 2 {
+		if c := x.offer(topic, time.Now()); c.Number != 2 {
 			t.Errorf("socket %d is offered", c.Number)
 		}
 		for _, want := range []int{2, 0} {
@@ -906,8 +906,8 @@ func TestOrdersToCloseAreForgotten(t *testing.T) {
 				if n, err := g.CloseAll(t.Context(), x.slots, key, 4001, strings.Repeat("\x00", 500)); n != 0 || err != nil {
 					t.Fatal(n, err)
 				}
-				topic := x.slots.Backend().Notices().Topic("ws", key)
-				x.hear(backend.Heard{Topic: topic, Text: `{"do":"close"}`, Age: time.Second}) // the last counts
+				topic := x.notices.Topic("ws", key)
+				x.hear(slots.Heard{Topic: topic, Text: `{"do":"close"}`, Age: time.Second}) // the last counts
 				if o := x.closeOrders[topic]; want > 0 && (!o.announcedAt.Equal(time.Now()) || len(o.order.Reason) != 123) {
 					t.Errorf("%+v", o)
 				}
@@ -928,7 +928,7 @@ func TestOrdersToCloseAreForgotten(t *testing.T) {
 		g.endHandshake()
 		closeAll(0)
 		s, _ = g.admit(upgradeRequest(), upgrade)
-		h := backend.Heard{Topic: s.links[0].topic, Text: `{"do":"close","code":4001}`, Age: 1}
+		h := slots.Heard{Topic: s.links[0].topic, Text: `{"do":"close","code":4001}`, Age: 1}
 		if late := x.hear(h); late.Text != "" || s.closes() {
 			t.Error("it means a later socket")
 		}

@@ -16,13 +16,13 @@ type output struct {
 	response *frames.Response
 	walker   frames.Walker
 	closed   bool // a Close frame was written
-	discards bool // by the guard, which drops the rest
+	drops    bool // the guard has written it: the rest of what the handler writes is dropped
 
 	wantsClose atomic.Bool  // the guard wants to write a Close frame
 	pings      atomic.Int64 // that were written, and of which the reader does not know
 }
 
-const discardTime = 10 * time.Millisecond // how long a write takes that is dropped
+const dropTime = 10 * time.Millisecond // how long a write takes that is dropped
 
 // write writes what the library does, and the guard's Close frame at the end of a frame.
 func (s *Socket) write(data []byte) (n int, err error) {
@@ -63,7 +63,7 @@ func (s *Socket) writeResponse(data []byte) (int, error) {
 	return n, nil
 }
 
-// keep allocates only for a response that is written in pieces.
+// keep moves a response to the heap: only one that is written in pieces needs that.
 func keep(response frames.Response) *frames.Response { return &response }
 
 // writeFrames writes frames. If the guard wants to close, it stops at the end of the current frame.
@@ -80,8 +80,8 @@ func (s *Socket) writeFrames(data []byte) (n int, err error) {
 		s.sendClose()
 	}
 	switch {
-	case s.out.discards:
-		return s.discardWrite(n, data)
+	case s.out.drops:
+		return s.dropWrite(n, data)
 	case n == len(data):
 		return n, nil
 	}
@@ -89,10 +89,10 @@ func (s *Socket) writeFrames(data []byte) (n int, err error) {
 	return n + written, err
 }
 
-// discardWrite reports all of data as written, though only n bytes were: after an error the handler might close the
+// dropWrite reports all of data as written, though only n bytes were: after an error the handler might close the
 // connection before the peer has read the Close frame. It waits, so that a handler that keeps writing does not spin.
-func (s *Socket) discardWrite(n int, data []byte) (int, error) {
-	pause := time.NewTimer(discardTime)
+func (s *Socket) dropWrite(n int, data []byte) (int, error) {
+	pause := time.NewTimer(dropTime)
 	defer pause.Stop()
 	select {
 	case <-s.Context().Done():
@@ -138,7 +138,7 @@ func (s *Socket) sendClose() {
 	closing := *s.closing
 	s.mu.Unlock()
 	s.out.closed = true
-	s.out.discards = true
+	s.out.drops = true
 	_ = s.conn.SetWriteDeadline(closing.endsAt) // a client that does not read must not hold the connection
 	_, _ = s.conn.Write(frames.Close(closing.code, closing.reason))
 }

@@ -24,15 +24,16 @@ type Socket struct {
 	// called. Or the connection is closed: by the handler, because the handler did not upgrade, or by garbage
 	// collection when the handler has dropped it. All of these call end.
 
-	guard *Guard
+	// These are set before the socket is in an index, and do not change.
+	guard   *Guard
+	number  int64
+	beganAt time.Time     // its handshake
+	slot    *backend.Slot // nil: there is no rule
+	evicts  *eviction     // what it has to do when the 101 is written; nil: nothing
 
 	// The guard's mu guards these.
-	number    int64
-	beganAt   time.Time // its handshake
 	links     []link
-	slot      *backend.Slot // nil: there is no rule
-	holdsSlot bool          // false from when it is about to give up its slots
-	evicts    *eviction     // what it has to do when the 101 is written; it does not change; nil: nothing
+	holdsSlot bool // false from when it is about to give up its slots
 
 	mu             sync.Mutex // guards these
 	requestContext context.Context
@@ -48,7 +49,7 @@ type Socket struct {
 	lastRead     atomic.Int64              // nanoseconds since openedAt
 	readDeadline atomic.Pointer[time.Time] // that the handler has set
 	upgraded     atomic.Bool               // the 101 was written
-	discards     atomic.Bool               // the handler gets nothing more of what the client sends, but a Close frame
+	discards     atomic.Bool               // reads: the handler gets no more of the client, but a Close frame
 	extensions   atomic.Uint32             // those in the 101
 	ageCut       uint16                    // in 65536ths of a tenth of MaxAge: by how much it is closed early
 
@@ -220,13 +221,13 @@ func (s *Socket) hijack(conn net.Conn) {
 	}
 }
 
-// noteUpgrade notes that the 101 is written. A client that has left before that, or has sent something, which RFC 6455
-// forbids, evicts nobody.
+// noteUpgrade notes that the 101 is written, and begins the eviction for which the socket was admitted. A client that
+// has left before that, or has sent something, which RFC 6455 forbids, evicts nobody.
 func (s *Socket) noteUpgrade() {
 	switch {
 	case s.upgraded.Swap(true) || s.evicts == nil:
 	case s.requestContext.Err() != nil || len(s.in.pending) > 0:
-		go s.guard.giveUp(s)
+		go s.leave(nil, frames.CodeTryAgain, "the handshake was given up; try again")
 	default:
 		go s.guard.evict(s)
 	}

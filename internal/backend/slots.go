@@ -250,12 +250,5 @@ func (c *Claim) tell(ctx context.Context, held *held, err error) {
 	observer.Acquired(ctx, event)
 }
 
-// The notices of slots, which reach all processes that hold some of a key.
-type (
-	Notice       = slots.Notice
-	Heard        = slots.Heard
-	NoticeAnswer = slots.NoticeAnswer
-)
-
-// Notices returns what sends and hears the notices of the slots.
+// Notices returns what sends and hears the notices of slots.
 func (s *SlotLimit) Notices() slots.Noticer { return s.stores.Slots }

@@ -59,7 +59,7 @@ var house = []room{
 	{pkg: "limits/redisdoc", ours: []string{"core", "internal/docstore", "internal/document", "limits"}, theirs: []string{"github.com/redis/go-redis/v9"}},
 	{pkg: "nethttp", ours: []string{"core", "internal/backend", "internal/engine", "internal/problem", "internal/record", "keyfuncs"}},
 	{pkg: "outgoing", ours: []string{"core", "internal/backend", "internal/step", "internal/store", "keyfuncs"}},
-	{pkg: "websocketmw", ours: []string{"core", "internal/backend", "internal/engine", "internal/record", "keyfuncs", "nethttp", "websocketmw/internal/frames"}},
+	{pkg: "websocketmw", ours: []string{"core", "internal/backend", "internal/engine", "internal/record", "internal/slots", "keyfuncs", "nethttp", "websocketmw/internal/frames"}},
 	{pkg: "websocketmw/internal/frames"},
 }
 
