@@ -96,7 +96,7 @@ type Slot struct {
 type held struct {
 	slots.Grant
 
-	limit *SlotLimit
+	slots *SlotLimit
 	took  time.Duration // the call; 0 unless the observer is Timed
 }
 
@@ -110,13 +110,13 @@ func (s *Slot) at(i int) *held {
 // Release gives the slots back. Further calls do nothing. Others may have acquired what is released before an observer
 // hears of it.
 func (s *Slot) Release() {
-	if s.released.Swap(true) || s.first.limit == nil {
+	if s.released.Swap(true) || s.first.slots == nil {
 		return
 	}
 	// All are given back before anybody is told: an observer may panic.
 	s.giveBack()
 	for i := range len(s.others) + 1 {
-		limit := s.at(i).limit
+		limit := s.at(i).slots
 		observer := limit.stores.Observer
 		if observer != nil && observer.Released != nil {
 			observer.Released(limit.name)
@@ -146,14 +146,16 @@ func (s *Slot) Lost() <-chan struct{} {
 	return nil
 }
 
-// Answers returns the answer to each claim, as of when it was granted. Of a claim with OneMore, less than 0 may remain.
+// Answers returns the answer to each claim, as of when it was granted. Of a claim with OneMore, -1 remains if the slot
+// is the one above the limit.
 func (s *Slot) Answers() []PolicyAnswer {
 	all := make([]PolicyAnswer, len(s.others)+1)
 	for i := range all {
 		held := s.at(i)
-		name := held.limit.name
+		name := held.slots.name
 		all[i] = PolicyAnswer{
-			Limiter: name, Policy: name, Allowed: true, Limit: held.Limit, Remaining: held.Limit - held.Held,
+			Limiter: name, Policy: name, Allowed: true,
+			Limit: held.Grant.Limit, Remaining: held.Grant.Limit - held.Grant.Held,
 		}
 		if held.Source == step.SourceOpen {
 			all[i].Remaining = step.MaxInt
@@ -184,7 +186,7 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	defer func() {
 		if !done { // also if an observer panics
 			s.giveBack()
-			s.first.limit = nil // to release it would tell the observer of slots that nobody holds
+			s.first.slots = nil // to release it would tell the observer of slots that nobody holds
 		}
 	}()
 	// If slots are full, only they have refused. Of any other error it does not matter which claim met it: nobody has
@@ -212,7 +214,7 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 // take acquires one slot. Slots that are closed while it waits are given back by Take.
 func (c *Claim) take(ctx context.Context, held *held) (err error) {
 	limit := c.Slots
-	held.limit = limit
+	held.slots = limit
 	if limit.isClosed() {
 		return slots.ErrClosed
 	}

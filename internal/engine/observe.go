@@ -36,8 +36,8 @@ func (rs *Rules) observeRate(ctx context.Context, r *http.Request, i int) Admiss
 // observeSlots asks slots. It holds what it is granted until the request ends, as it would in force.
 func (rs *Rules) observeSlots(ctx context.Context, r *http.Request, i int) Admission {
 	observed := Admission{Rules: rs, observeOnly: true}
-	if rs.addClaim(&observed, r, i) && len(observed.Claims) > 0 {
-		rs.acquire(ctx, &observed, r)
+	if rs.addClaim(&observed, r, i) {
+		rs.take(ctx, &observed, r, observed.Claims)
 	}
 	return observed
 }

@@ -16,10 +16,19 @@ const (
 )
 
 // Acquire takes the slots. Those without a queue come first, at once or not at all. Then the request waits in the one
-// line that a guard has, and holds the others. If there is no slot, the charge is given back.
+// line that a guard has, and holds the others, so that they are there at the end; the other way around, the first in
+// line could be refused. If there is no slot, the charge is given back.
 func (rs *Rules) Acquire(admission *Admission, r *http.Request) bool {
 	charged := admission.Stage == Answered
-	if len(admission.Claims) == 0 || rs.acquire(r.Context(), admission, r) {
+	atOnce := len(admission.Claims)
+	if atOnce == 0 {
+		return true
+	}
+	if admission.Claims[atOnce-1].Queue > 0 {
+		atOnce--
+	}
+	ctx := r.Context()
+	if rs.take(ctx, admission, r, admission.Claims[:atOnce]) && rs.take(ctx, admission, r, admission.Claims[atOnce:]) {
 		return true
 	}
 	admission.Release()
@@ -29,31 +38,19 @@ func (rs *Rules) Acquire(admission *Admission, r *http.Request) bool {
 	return false
 }
 
-// acquire takes the slots of all claims. If it does not, the caller releases those that it took.
-func (rs *Rules) acquire(ctx context.Context, admission *Admission, r *http.Request) bool {
-	// The claim with a queue is the last. Who waits in line holds the other slots meanwhile, so that they are there at
-	// the end; the other way around, the first in line could be refused.
-	atOnce := len(admission.Claims)
-	last := &admission.Claims[atOnce-1]
-	if last.Queue > 0 {
-		atOnce--
-	}
-	if atOnce > 0 && !rs.take(ctx, admission, r, heldAtOnce, admission.Claims[:atOnce]) {
-		return false
-	}
-	if atOnce == len(admission.Claims) {
+// take takes the slots of some claims, or of one with a queue, or refuses the request; the caller releases what was
+// taken before. Without rates, the first of the slots are the limiter that decided.
+func (rs *Rules) take(ctx context.Context, admission *Admission, r *http.Request, claims []backend.Claim) bool {
+	if len(claims) == 0 {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(ctx, rs.SlotsOf(last.Slots.Name()).MaxWait)
-	defer cancel()
-	return rs.take(ctx, admission, r, heldByLine, admission.Claims[atOnce:])
-}
-
-// take takes the slots of some claims, or refuses the request. Without rates, the first of the slots are the limiter
-// that decided.
-func (rs *Rules) take(
-	ctx context.Context, admission *Admission, r *http.Request, place int, claims []backend.Claim,
-) bool {
+	place := heldAtOnce
+	if claims[0].Queue > 0 {
+		place = heldByLine
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, rs.SlotsOf(claims[0].Slots.Name()).MaxWait)
+		defer cancel()
+	}
 	slot := new(backend.Slot)
 	err := slot.Take(ctx, claims)
 	if err == nil {
