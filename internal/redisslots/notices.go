@@ -101,21 +101,21 @@ func (s *Registry) Listen(name string, listen func(slots.Heard) slots.NoticeAnsw
 // while a connection is broken is gone.
 func (s *Registry) read(ctx context.Context) {
 	newest := ""                   // the id of the last notice of which this process knows
-	heard := make(map[string]bool) // what was there when newest was read
+	known := make(map[string]bool) // the texts that were there when newest was read
 	readAt := time.Time{}          // when the last read that was answered began
 	for ctx.Err() == nil {
 		// Before the call: a notice that is posted during it must not be taken for younger than it is.
 		start := time.Now()
 		call, cancel := context.WithTimeout(ctx, s.config.Timeout)
-		reply, err := s.run(call, readScript, s.posts(), newest)
+		reply, err := s.eval(call, readScript, s.posts(), newest)
 		cancel()
 		if err == nil && len(reply) > 0 {
-			there := s.hearNew(reply[1:], heard, readAt)
-			// The id alone is the reply if nothing was posted since: then what was heard must not be forgotten.
+			there := s.tellNew(reply[1:], known, readAt)
+			// The id alone is the reply if nothing was posted since: then what is known must not be forgotten.
 			last, _ := reply[0].(string)
 			if last != newest {
 				newest = last
-				heard = there
+				known = there
 			}
 			readAt = start
 		}
@@ -126,14 +126,15 @@ func (s *Registry) read(ctx context.Context) {
 	}
 }
 
-// hearNew hears the notices, each followed by its age, that were not heard before. It returns all that are there.
-func (s *Registry) hearNew(reply []any, heard map[string]bool, readAt time.Time) (there map[string]bool) {
+// tellNew tells the listeners of the notices, each followed by its age, that are not known. It returns all that are
+// there.
+func (s *Registry) tellNew(reply []any, known map[string]bool, readAt time.Time) (there map[string]bool) {
 	there = make(map[string]bool)
 	for i := 0; i+1 < len(reply); i += 2 {
 		text, _ := reply[i].(string)
 		micros, _ := reply[i+1].(int64)
 		there[text] = true
-		if heard[text] {
+		if known[text] {
 			continue
 		}
 		// It was not there at the last read, so it is no older than that, whatever the server's clock did since. Taken
@@ -142,20 +143,20 @@ func (s *Registry) hearNew(reply []any, heard map[string]bool, readAt time.Time)
 		if !readAt.IsZero() {
 			age = min(age, time.Since(readAt))
 		}
-		s.hear(text, age)
+		s.tell(text, age)
 	}
 	return there
 }
 
-// hear tells the listeners of a notice of another process, and replies if they say something or if this is waited for.
-func (s *Registry) hear(text string, age time.Duration) {
+// tell tells the listeners of a notice of another process, and replies if they say something or if this is waited for.
+func (s *Registry) tell(text string, age time.Duration) {
 	// This process has told its own listeners when it announced.
 	var notice posted
 	if json.Unmarshal([]byte(text), &notice) != nil || notice.Sender == s.id {
 		return
 	}
 	age += time.Duration(notice.AgeMicros) * time.Microsecond
-	_, own := s.Own("", "")
+	own := s.Incarnations()
 	answers, then := s.notices.Tell(notice.Name, slots.Heard{Topic: string(notice.Topic), Text: notice.Text, Age: age})
 	awaited := slices.ContainsFunc(own, func(id string) bool { return slices.Contains(notice.Awaited, id) })
 	// Nobody waits for a reply that says nothing, and a thousand processes would write it.
@@ -188,19 +189,19 @@ func marshal(value any) string {
 // A process that is awaited has answered, or has ended: then its field is gone. A field that is gone because the server
 // has lost it must not be taken for that. So a mark is written beside the key's hash before the holders are read. A
 // server that has the mark has all that was written before it.
-func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(string) bool) (silent []int64, err error) {
+func (s *Registry) Announce(ctx context.Context, n slots.Notice, answered func(string) bool) (silent []int64, err error) {
 	start := time.Now()
 	topic := s.Topic(n.Name, n.Key)
 	// The listeners of this process need no server, and may know enough.
 	answers, then := s.notices.Tell(n.Name, slots.Heard{Topic: topic, Text: n.Text})
-	enough := slices.ContainsFunc(answers, heard)
+	enough := slices.ContainsFunc(answers, answered)
 	then()
 	if enough {
 		return nil, nil
 	}
 	// The listeners of other processes are asked from here on. Who may have heard is not known after an error.
 	a := announcement{
-		Registry: s, notice: n, heard: heard, start: start, answered: make(map[string]bool),
+		Registry: s, notice: n, answered: answered, start: start, repliers: make(map[string]bool),
 		posted: posted{ID: rand.Text(), Sender: s.id, Name: n.Name, Topic: []byte(topic), Text: n.Text},
 	}
 	err = a.findAwaited(ctx)
@@ -210,7 +211,7 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, heard func(stri
 	if len(a.awaited) > 0 {
 		s.Watch() // one of them may have been killed while nobody else beats
 	}
-	a.text, err = s.post(ctx, &a.posted, start, n.All)
+	err = a.post(ctx)
 	if err != nil {
 		return counts(a.awaited), err // it may be there all the same
 	}
@@ -237,13 +238,13 @@ type announcement struct {
 	*Registry
 
 	notice   slots.Notice
-	heard    func(string) bool
+	answered func(string) (enough bool)
 	start    time.Time
 	posted   posted
 	text     string // of the notice, as it was posted last
 	mark     string // "": none
 	awaited  []keeper.Holder
-	answered map[string]bool // the processes whose answers were passed on
+	repliers map[string]bool // the processes whose answers were passed on
 	lost     bool            // by a server: a field that is gone means nothing
 }
 
@@ -285,12 +286,12 @@ func (a *announcement) look(ctx context.Context) (enough bool) {
 	}
 	for id, text := range replies.Val() {
 		var reply replied
-		if a.answered[id] || json.Unmarshal([]byte(text), &reply) != nil {
+		if a.repliers[id] || json.Unmarshal([]byte(text), &reply) != nil {
 			continue
 		}
-		a.answered[id] = true
+		a.repliers[id] = true
 		a.strike(func(holder keeper.Holder) bool { return slices.Contains(reply.Incarnations, holder.ID) })
-		if slices.ContainsFunc(reply.Answers, a.heard) {
+		if slices.ContainsFunc(reply.Answers, a.answered) {
 			a.awaited = nil
 			return true
 		}
@@ -306,10 +307,7 @@ func (a *announcement) look(ctx context.Context) (enough bool) {
 		})
 	}
 	if stored.Err() != nil {
-		text, err := a.post(ctx, &a.posted, a.start, a.notice.All)
-		if err == nil { // else the next look tries it again
-			a.text = text
-		}
+		_ = a.post(ctx) // after an error, the next look tries it again
 	}
 	return false
 }
@@ -327,23 +325,24 @@ func counts(all []keeper.Holder) (counts []int64) {
 }
 
 // post posts a notice, if need be again: who hears of it late must not take it for a later one.
-func (s *Registry) post(ctx context.Context, notice *posted, start time.Time, lasting bool) (text string, err error) {
-	notice.AgeMicros = time.Since(start).Microseconds()
-	text = marshal(notice)
+func (a *announcement) post(ctx context.Context) error {
+	a.posted.AgeMicros = time.Since(a.start).Microseconds()
+	text := marshal(&a.posted)
 	// All who listen read all notices, so there are not many. Those that pass leave room for those that last, which
 	// close the sockets of a user.
 	maximum := maxPassing
-	if lasting {
+	if a.notice.All {
 		maximum = maxLasting
 	}
 	args := []any{rand.Text(), text, int(noticeLife.Seconds()), maximum}
-	cmd := postScript.command(ctx, false, s.posts(), args)
-	if err := s.client.Process(ctx, cmd); err != nil {
-		return "", unavailable(err)
+	cmd := postScript.command(ctx, false, a.posts(), args)
+	if err := a.client.Process(ctx, cmd); err != nil {
+		return unavailable(err)
 	}
 	posted, _ := cmd.Int()
 	if posted == 0 {
-		return "", fmt.Errorf("headgate: %d notices were announced within %v", maximum, noticeLife)
+		return fmt.Errorf("headgate: %d notices were announced within %v", maximum, noticeLife)
 	}
-	return text, nil
+	a.text = text
+	return nil
 }

@@ -54,14 +54,21 @@ type Config struct {
 	Called func(store.Call) // or nil
 }
 
-// A Registry keeps slots in Redis. It is safe for concurrent use. Acquire, Own and Watch are those of the Keeper.
+// A Registry keeps slots in Redis. It is safe for concurrent use. Acquire, Held, Incarnations and Watch are those of the
+// Keeper.
 type Registry struct {
 	*keeper.Keeper
+	*transport
 
-	client  redis.UniversalClient
-	config  Config
 	id      string // in notices
 	notices notices
+}
+
+// A transport is what the keeper sees of Redis.
+type transport struct {
+	client  redis.UniversalClient
+	cluster *redis.ClusterClient // the client, or nil if that is not of a Cluster
+	config  Config
 }
 
 // clusterShards divide the hash slots of a Cluster. Those of a shard are together if their master does not answer. They
@@ -70,18 +77,13 @@ const clusterShards = 16
 
 // New returns a Registry. The client must heed deadlines. Nothing is sent until a slot is acquired.
 func New(client redis.UniversalClient, config Config) *Registry {
-	s := &Registry{client: client, config: config, id: rand.Text()}
+	cluster, isCluster := client.(*redis.ClusterClient)
 	config.Shards = 1
-	if s.cluster() != nil {
+	if isCluster {
 		config.Shards = clusterShards
 	}
-	s.Keeper = keeper.New(transport{s}, config.Config)
-	return s
-}
-
-func (s *Registry) cluster() *redis.ClusterClient {
-	cluster, _ := s.client.(*redis.ClusterClient)
-	return cluster
+	transport := &transport{client, cluster, config}
+	return &Registry{Keeper: keeper.New(transport, config.Config), transport: transport, id: rand.Text()}
 }
 
 // Close implements [slots.Registry]. It takes no longer than the TTL: after that, others no longer count the slots
@@ -101,7 +103,7 @@ func (s *Registry) Count(ctx context.Context, name, key string) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.Timeout)
 	defer cancel()
 	// What Redis has of this process is behind by what is on its way.
-	held, _ := s.Own(name, key)
+	held := s.Held(name, key)
 	holders, _, err := s.holders(ctx, name, key, "")
 	for _, holder := range holders {
 		held += holder.Count
@@ -109,8 +111,9 @@ func (s *Registry) Count(ctx context.Context, name, key string) (int64, error) {
 	return held, err
 }
 
-// holders returns the other processes that hold slots of a key and are not dead, and whether the server that says so
-// still has a mark, which is in the key's hash slot. "" is no mark.
+// holders returns the other processes that hold slots of a key and are not dead. It also says whether the server still
+// has a mark that an announcement has written in the key's hash slot: if it has not, it has lost what was there before,
+// and a process that is missing may hold slots all the same. "" is no mark, and needs none.
 func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []keeper.Holder, marked bool, err error) {
 	pipe := s.client.Pipeline()
 	fields := pipe.HGetAll(ctx, s.hash(name, key))
@@ -124,7 +127,7 @@ func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []k
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return nil, false, unavailable(err)
 	}
-	_, own := s.Own(name, key)
+	own := s.Incarnations()
 	for id, text := range fields.Val() {
 		holder, err := keeper.ReadHolder(id, text)
 		if err != nil {
@@ -142,17 +145,17 @@ func unavailable(err error) error { return fmt.Errorf("%w: %w", slots.ErrUnavail
 
 // hash is the name of the hash of a key. It ends otherwise than that of what rates store. A colon or a slash in the
 // name is escaped there: no name of slots can end like another value.
-func (s *Registry) hash(name, key string) string {
+func (t *transport) hash(name, key string) string {
 	var room [rediskey.MaxPlain + 64]byte
-	hash := s.config.Names.AppendTag(room[:0], key)
+	hash := t.config.Names.AppendTag(room[:0], key)
 	hash = rediskey.AppendEscaped(append(hash, ':'), name, ":/")
 	return string(append(hash, ":slots"...))
 }
 
-func (s *Registry) common(value string) string { return s.config.Names.Common("slots", value) }
+func (t *transport) common(value string) string { return t.config.Names.Common("slots", value) }
 
 // fleet is the name of the set of incarnations.
-func (s *Registry) fleet() string { return s.common("servers") }
+func (t *transport) fleet() string { return t.common("servers") }
 
 // A script is the source of a Lua script and the SHA-1 by which Redis knows it.
 type script struct{ source, sha string }
@@ -185,45 +188,41 @@ func (s *script) command(ctx context.Context, bySHA bool, keys []string, args []
 	return once{redis.NewCmd(ctx, append(words, args...)...)}
 }
 
-// run runs a script by its SHA-1 or, if the server does not know that, by its source. It is for scripts of which one is
-// run at a time; statements go in pipelines, by send.
-func (s *Registry) run(ctx context.Context, script *script, keys []string, args ...any) ([]any, error) {
+// eval runs a script by its SHA-1 or, if the server does not know that, by its source. It is for scripts of which one is
+// run at a time; statements go in pipelines.
+func (t *transport) eval(ctx context.Context, script *script, keys []string, args ...any) ([]any, error) {
 	cmd := script.command(ctx, true, keys, args)
-	err := s.client.Process(ctx, cmd)
+	err := t.client.Process(ctx, cmd)
 	if isUnknownScript(err) {
 		cmd = script.command(ctx, false, keys, args)
-		_ = s.client.Process(ctx, cmd)
+		_ = t.client.Process(ctx, cmd)
 	}
 	return cmd.Slice()
 }
 
 func isUnknownScript(err error) bool { return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") }
 
-// A transport is what the keeper sees of Redis.
-type transport struct{ *Registry }
-
 // Shard implements [keeper.Transport].
-func (t transport) Shard(name, key string) int {
-	if t.cluster() == nil {
+func (t *transport) Shard(name, key string) int {
+	if t.cluster == nil {
 		return 0
 	}
 	// Of neighbors, as masters have ranges.
 	return rediskey.HashSlot([]byte(t.hash(name, key))) * clusterShards / rediskey.HashSlots
 }
 
-// Run implements [keeper.Transport]. The client of a Cluster makes a pipeline for each node. The shard is not needed:
-// the names of the hashes say where they are.
-func (t transport) Run(ctx context.Context, _ int, all []*keeper.Statement) error {
+// Run implements [keeper.Transport]. The client of a Cluster makes a pipeline for each node.
+func (t *transport) Run(ctx context.Context, all []*keeper.Statement) error {
 	start := time.Now()
 	// The source is 3 KB, so a server gets it once, and its SHA-1 with each statement.
-	t.send(ctx, true, all)
+	t.pipeline(ctx, true, all)
 	var again []*keeper.Statement
 	for _, statement := range all {
 		if isUnknownScript(statement.Err) { // nothing was run
 			again = append(again, statement)
 		}
 	}
-	t.send(ctx, false, again)
+	t.pipeline(ctx, false, again)
 	// One answer shows that the shard is there: what Run returns is taken for an outage of all of it. An error about a
 	// key alone is an answer, too.
 	var failure error
@@ -242,8 +241,8 @@ func (t transport) Run(ctx context.Context, _ int, all []*keeper.Statement) erro
 	return failure
 }
 
-// send sends statements in a pipeline, and sets the reply or the error of each.
-func (t transport) send(ctx context.Context, bySHA bool, all []*keeper.Statement) {
+// pipeline sends statements in a pipeline, and sets the reply or the error of each.
+func (t *transport) pipeline(ctx context.Context, bySHA bool, all []*keeper.Statement) {
 	if len(all) == 0 {
 		return
 	}
@@ -265,13 +264,12 @@ func (t transport) send(ctx context.Context, bySHA bool, all []*keeper.Statement
 
 // reportCall reports a call. After a failure, the client of a Cluster looks which masters there are: what it knows of
 // them may be seconds old.
-func (s *Registry) reportCall(keys int, start time.Time, failure error) {
-	cluster := s.cluster()
-	if cluster != nil && failure != nil {
-		cluster.ReloadState(context.Background()) // in the background
+func (t *transport) reportCall(keys int, start time.Time, failure error) {
+	if t.cluster != nil && failure != nil {
+		t.cluster.ReloadState(context.Background()) // in the background
 	}
-	if s.config.Called != nil {
-		s.config.Called(store.Call{Questions: keys, Took: time.Since(start), Err: failure})
+	if t.config.Called != nil {
+		t.config.Called(store.Call{Questions: keys, Took: time.Since(start), Err: failure})
 	}
 }
 
@@ -309,15 +307,14 @@ func markUnsent(err error) error {
 }
 
 // Beat implements [keeper.Transport].
-func (t transport) Beat(ctx context.Context, beat *keeper.Beat) error {
-	reply, err := t.run(ctx, beatScript, []string{t.fleet()}, beat.Args("")...)
+func (t *transport) Beat(ctx context.Context, beat *keeper.Beat) error {
+	reply, err := t.eval(ctx, beatScript, []string{t.fleet()}, beat.Args("")...)
 	if err == nil {
 		err = beat.Read(reply)
 	}
 	if err != nil {
-		cluster := t.cluster()
-		if cluster != nil {
-			cluster.ReloadState(ctx)
+		if t.cluster != nil {
+			t.cluster.ReloadState(ctx)
 		}
 		return markUnsent(err)
 	}
@@ -327,14 +324,13 @@ func (t transport) Beat(ctx context.Context, beat *keeper.Beat) error {
 }
 
 // servers returns the run and the replication history of each master, or "" if one does not tell.
-func (t transport) servers(ctx context.Context) string {
-	cluster := t.cluster()
-	if cluster == nil {
+func (t *transport) servers(ctx context.Context) string {
+	if t.cluster == nil {
 		return history(ctx, t.client)
 	}
 	var mu sync.Mutex // the client asks all masters at once
 	var all []string
-	err := cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
+	err := t.cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
 		one := history(ctx, master)
 		mu.Lock()
 		defer mu.Unlock()
@@ -375,18 +371,18 @@ func (s *Registry) Check(ctx context.Context) error {
 	keys := s.trialKeys(ctx)
 	for _, address := range slices.Sorted(maps.Keys(keys)) {
 		check(strings.TrimSpace("slots cannot be granted "+address), func(ctx context.Context) error {
-			return transport{s}.tryStatements(ctx, keys[address])
+			return s.tryStatements(ctx, keys[address])
 		})
 	}
 	check("heartbeats of slots are not taken", func(ctx context.Context) error {
 		beat := &keeper.Beat{ID: "trial", Register: true, TTL: s.config.TTL, Step: s.config.TTL}
-		_, err := s.run(ctx, beatScript, []string{s.common("trial")}, beat.Args("")...)
+		_, err := s.eval(ctx, beatScript, []string{s.common("trial")}, beat.Args("")...)
 		return err
 	})
 	check("notices of sockets are not taken", func(ctx context.Context) error {
 		posts := []string{s.common("trial-posts"), s.common("trial-last")}
 		err := s.client.Process(ctx, postScript.command(ctx, false, posts, []any{"trial", "trial", 1, maxLasting}))
-		_, unread := s.run(ctx, readScript, posts, "")
+		_, unread := s.eval(ctx, readScript, posts, "")
 		return cmp.Or(err, unread, s.client.ZRem(ctx, posts[0], "trial").Err())
 	})
 	return errors.Join(errs...)
@@ -394,8 +390,7 @@ func (s *Registry) Check(ctx context.Context) error {
 
 // trialKeys returns a key on each master of a Cluster, by the master's address. Of another server it is one, by "".
 func (s *Registry) trialKeys(ctx context.Context) map[string]string {
-	cluster := s.cluster()
-	if cluster == nil {
+	if s.cluster == nil {
 		return map[string]string{"": "trial"}
 	}
 	// No name says on which master it is. Of a thousand keys, a master with a hundredth of the hash slots has about
@@ -403,7 +398,7 @@ func (s *Registry) trialKeys(ctx context.Context) map[string]string {
 	keys := make(map[string]string)
 	for i := range 1000 {
 		key := "trial" + strconv.Itoa(i)
-		master, err := cluster.MasterForKey(ctx, s.hash("", key))
+		master, err := s.cluster.MasterForKey(ctx, s.hash("", key))
 		if err == nil {
 			keys[master.Options().Addr] = key
 		}
@@ -412,11 +407,11 @@ func (s *Registry) trialKeys(ctx context.Context) map[string]string {
 }
 
 // tryStatements acquires a slot of a key and gives it back.
-func (t transport) tryStatements(ctx context.Context, key string) error {
-	first := &keeper.Statement{Key: key, ID: "trial" + rand.Text(), Seq: 1, Want: 1, Limit: 1, Waits: true}
+func (t *transport) tryStatements(ctx context.Context, key string) error {
+	first := &keeper.Statement{Key: key, ID: "trial" + rand.Text(), Seq: 1, Want: 1, Most: 1, Waits: true}
 	last := &keeper.Statement{Key: key, ID: first.ID, Seq: 2, Delete: true, Drop: []string{"trial"}}
-	failed := t.Run(ctx, 0, []*keeper.Statement{first})
+	failed := t.Run(ctx, []*keeper.Statement{first})
 	// This also if the first failed: its slot may have been granted all the same.
-	failedLast := t.Run(ctx, 0, []*keeper.Statement{last})
+	failedLast := t.Run(ctx, []*keeper.Statement{last})
 	return cmp.Or(failed, failedLast, first.Err, last.Err)
 }

@@ -30,8 +30,8 @@ type pool struct {
 }
 
 type waiter struct {
-	mostHeld int64      // of the key, with its slot
-	done     chan error // nil: it has a slot
+	most int64      // of its Acquisition
+	done chan error // nil: it has a slot
 }
 
 // pool returns the pool of a key, which may be new.
@@ -48,26 +48,26 @@ func (s *Memory) pool(key poolKey) *pool {
 }
 
 // Acquire implements [Registry].
-func (s *Memory) Acquire(ctx context.Context, claim Acquisition) (Grant, error) {
+func (s *Memory) Acquire(ctx context.Context, acquisition Acquisition) (Grant, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pool := s.pool(poolKey{claim.Name, claim.Key})
-	mostHeld := claim.Most()
+	pool := s.pool(poolKey{acquisition.Name, acquisition.Key})
+	most := acquisition.Most()
 	// Who would wait does not pass those in line for whom there is room whenever there is room for it. Who does not
 	// wait passes them all, as between processes.
-	behind := claim.Queue > 0 && slices.ContainsFunc(pool.line, func(w *waiter) bool { return w.mostHeld >= mostHeld })
+	behind := acquisition.Queue > 0 && slices.ContainsFunc(pool.line, func(w *waiter) bool { return w.most >= most })
 	switch {
-	case pool.held < mostHeld && !behind:
+	case pool.held < most && !behind:
 		pool.held++
-	case len(pool.line) >= claim.Queue || mostHeld <= 0:
+	case len(pool.line) >= acquisition.Queue || most <= 0:
 		pool.tidy()
-		return Grant{}, &FullError{claim.Name, claim.Limit, step.SourceStore, nil}
+		return Grant{}, &FullError{acquisition.Name, acquisition.Limit, step.SourceStore, nil}
 	default:
-		if err := pool.wait(ctx, &waiter{mostHeld, make(chan error, 1)}, claim.Limit); err != nil {
+		if err := pool.wait(ctx, &waiter{most, make(chan error, 1)}, acquisition.Limit); err != nil {
 			return Grant{}, err
 		}
 	}
-	return Grant{pool, pool.held, claim.Limit, step.SourceStore}, nil
+	return Grant{pool, pool.held, acquisition.Limit, step.SourceStore}, nil
 }
 
 // wait waits in line. The store's mu is held, but not meanwhile.
@@ -97,7 +97,7 @@ func (p *pool) Release() {
 		return
 	}
 	p.held--
-	i := slices.IndexFunc(p.line, func(w *waiter) bool { return p.held < w.mostHeld })
+	i := slices.IndexFunc(p.line, func(w *waiter) bool { return p.held < w.most })
 	if i >= 0 {
 		p.held++
 		p.line[i].done <- nil
@@ -155,9 +155,9 @@ func (s *Memory) Listen(name string, listen func(Heard) NoticeAnswer) (stop func
 }
 
 // Announce implements [Noticer]. All listeners are in this process, and have answered when Tell returns.
-func (s *Memory) Announce(_ context.Context, n Notice, heard func(string) bool) ([]int64, error) {
+func (s *Memory) Announce(_ context.Context, n Notice, answered func(string) bool) ([]int64, error) {
 	answers, then := s.listeners.Tell(n.Name, Heard{Topic: n.Key, Text: n.Text})
-	_ = slices.ContainsFunc(answers, heard)
+	_ = slices.ContainsFunc(answers, answered)
 	then()
 	return nil, nil
 }

@@ -15,10 +15,10 @@ type Noticer interface {
 	// Listen calls listen with each notice about slots of that name, of any process, until stop: one at a time of those
 	// of other processes, at most a second after they were announced while the server answers.
 	Listen(name string, listen func(Heard) NoticeAnswer) (stop func())
-	// Announce tells all listeners, first those of this process, and passes their answers on until heard returns true,
-	// or all processes that hold slots of the key have answered, or ctx ends. Silent has the number of slots of each
-	// process that has not answered. After an error it is unknown who has heard.
-	Announce(ctx context.Context, n Notice, heard func(answer string) (enough bool)) (silent []int64, err error)
+	// Announce tells all listeners, first those of this process, and passes their answers on until one is enough, or all
+	// processes that hold slots of the key have answered, or ctx ends. Silent has the number of slots of each process
+	// that has not answered. After an error it is unknown who has heard.
+	Announce(ctx context.Context, n Notice, answered func(text string) (enough bool)) (silent []int64, err error)
 }
 
 // A Notice is a text about a key of slots. All also tells processes that hold no slots of the key as far as the server
@@ -28,7 +28,7 @@ type Notice struct {
 	All             bool
 }
 
-// Heard is a Notice as it is heard, and how long ago it was announced: slots acquired since are not meant.
+// Heard is a Notice as a listener hears it, and how long ago it was announced: slots acquired since are not meant.
 type Heard struct {
 	Topic, Text string
 	Age         time.Duration

@@ -30,19 +30,22 @@ type Acquisition struct {
 }
 
 // Most returns how many slots the key may hold with this one.
-func (c *Acquisition) Most() int64 {
-	if c.OneMore && c.Limit > 0 {
-		return c.Limit + 1
+func (a *Acquisition) Most() int64 {
+	if a.OneMore && a.Limit > 0 {
+		return a.Limit + 1
 	}
-	return c.Limit
+	return a.Limit
 }
 
 // A Grant is one slot that was granted.
 type Grant struct {
 	Hold
 
-	Held   int64 // slots that the key holds with this one, as far as is known
-	Limit  int64 // of the claim, or the share of it that this process has while the server is away
+	Held int64 // slots that the key holds with this one, as far as is known
+
+	// Limit is that of the Acquisition, or the share of it that this process has while the server is away. It is not
+	// Most: with OneMore, Held may be one above it.
+	Limit  int64
 	Source step.Source
 }
 
@@ -78,7 +81,7 @@ func (e *FullError) Unwrap() error { return e.Cause }
 type Registry interface {
 	// Acquire acquires a slot. A refusal is a FullError, also if the context ends a wait in which the store has
 	// answered.
-	Acquire(ctx context.Context, claim Acquisition) (Grant, error)
+	Acquire(ctx context.Context, acquisition Acquisition) (Grant, error)
 	// Count returns how many slots the key holds in all processes.
 	Count(ctx context.Context, name, key string) (int64, error)
 	// Close gives back all slots of a name that this store has granted, or of all names if it is "". A later Release of

@@ -87,7 +87,7 @@ func differ(t *testing.T, client *redis.Client, rng *rand.Rand) (n int) {
 			Delete: rng.IntN(2) == 0, List: rng.IntN(2) == 0, Drop: some(),
 		}
 		if rng.IntN(2) == 0 {
-			s.Want, s.Limit, s.Waits = 1+rng.Int64N(4), rng.Int64N(40), rng.IntN(2) == 0
+			s.Want, s.Most, s.Waits = 1+rng.Int64N(4), rng.Int64N(40), rng.IntN(2) == 0
 		}
 		m.now = now + rng.Int64N(1_000_000)
 		s.Instant = strconv.FormatInt(m.now, 10)

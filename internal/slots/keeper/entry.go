@@ -65,7 +65,6 @@ const (
 
 // A shard is the entries that fail together.
 type shard struct {
-	number int
 	queues [needs][]*entry // of those that are to be stated
 	calls  int             // that are in flight
 	failed int             // calls in a row; from maxFailed on, nothing is sent until a beat is answered
@@ -138,9 +137,10 @@ func (k *Keeper) away(entry *entry) error {
 	return nil
 }
 
-// state causes an entry to be stated if it is due. It is called whenever something has changed: somebody asks,
-// releases, goes away, or an answer has come.
-func (k *Keeper) state(entry *entry) {
+// attend does what an entry needs. It is called whenever something has changed: somebody asks, releases, goes away, or
+// an answer has come. It refuses whom this process alone leaves no room; decides by the Failure, in an outage; queues
+// the entry if it is due; and otherwise forgets it if nothing is left to keep.
+func (k *Keeper) attend(entry *entry) {
 	k.refuseIfFilled(entry)
 	// What is on its way has an answer of its own, or none; that is when its waiters are decided about.
 	err := k.away(entry)
@@ -160,7 +160,9 @@ func (k *Keeper) queue(entry *entry) {
 	k.startBeats()
 	// One statement of a key is in flight at a time: the next counts on what it brings.
 	if entry.phase == sent || entry.shard.stalled() || !k.member() {
-		return // the answer or the next beat looks at it again
+		// The answer looks at it again, or sweep does after the next beat that is answered. So the first acquire of a
+		// process is sent: the beat that startBeats sends registers it.
+		return
 	}
 	// Who asks, and what the server does not know, each have a part of a batch. An entry may stand in both queues.
 	sh := entry.shard
@@ -198,9 +200,7 @@ func (k *Keeper) send(sh *shard) {
 		}
 		k.mu.Unlock()
 		var err error
-		stopped := run(k.config.Timeout, func(ctx context.Context) {
-			err = k.transport.Run(ctx, sh.number, statements)
-		})
+		stopped := timed(k.config.Timeout, func(ctx context.Context) { err = k.transport.Run(ctx, statements) })
 		k.mu.Lock()
 		switch {
 		case err == nil:
@@ -210,7 +210,7 @@ func (k *Keeper) send(sh *shard) {
 			k.failed(sh, err)
 		}
 		for _, asked := range batch {
-			k.answered(asked, stopped)
+			k.applyReply(asked, stopped)
 		}
 	}
 }
@@ -280,14 +280,14 @@ func (k *Keeper) prepare(entry *entry) *request {
 		Drop:   slices.Concat(entry.formerIDs, entry.deadIDs),
 	}
 	if len(asked.waiters) > 0 {
-		asked.Limit = asked.waiters[0].bound
-		asked.Waits = asked.waiters[0].claim.Queue > 0
+		asked.Most = asked.waiters[0].Most()
+		asked.Waits = asked.waiters[0].Queue > 0
 	}
 	return asked
 }
 
-// answered applies the answer to a statement, or its failure.
-func (k *Keeper) answered(asked *request, stopped bool) {
+// applyReply applies the reply to a statement, or its failure.
+func (k *Keeper) applyReply(asked *request, stopped bool) {
 	entry := asked.entry
 	entry.phase = idle
 	switch {
@@ -316,7 +316,7 @@ func (k *Keeper) answered(asked *request, stopped bool) {
 	if entry.held != entry.acked.Count {
 		k.wake(entry) // who waits may ask along
 	} else {
-		k.state(entry)
+		k.attend(entry)
 	}
 }
 
@@ -328,10 +328,10 @@ func (k *Keeper) acknowledge(asked *request) {
 	if count != entry.acked.Count || !entry.isAcked {
 		entry.changeBeat = k.process.beats
 	}
-	entry.acked = Field{asked.Held + asked.Granted, asked.Seq}
+	entry.acked = Field{count, asked.Seq}
 	// A zero that was to be deleted is gone, unless it keeps the mark of who stands in line.
 	marked := asked.Waits && asked.Granted < asked.Want
-	if entry.acked.Count == 0 && asked.Delete && !marked {
+	if count == 0 && asked.Delete && !marked {
 		entry.acked.Seq = 0
 	}
 	entry.isAcked = true
@@ -374,7 +374,7 @@ func (k *Keeper) failed(sh *shard, reason error) {
 		entry.queues = [needs]bool{}
 		if entry.phase == queued {
 			entry.phase = idle
-			k.state(entry)
+			k.attend(entry)
 		}
 	}
 }

@@ -11,7 +11,7 @@
 // Three kinds of goroutines share the entries, under one lock that none of them holds while it waits for the network:
 //
 //	Acquire   one for each caller: adds a waiter to the entry of its key, and waits for it
-//	send      up to eight for each shard: each takes a batch out of the queues, runs it, and applies the answers
+//	send      up to eight for each shard: each takes a batch out of the queues, runs it, and applies the replies
 //	beatOn    one while anything is kept: beats, and after each looks at all entries
 package keeper
 
@@ -94,40 +94,36 @@ type openName struct{ closed bool }
 
 // New makes a Keeper. Nothing runs until a slot is acquired.
 func New(t Transport, config Config) *Keeper {
-	keeper := &Keeper{
+	return &Keeper{
 		transport: t, config: config,
 		process: process{id: newID(), lost: make(chan struct{})}, hurry: make(chan struct{}, 1),
 		entries: make(map[entryKey]*entry), shards: make([]shard, config.Shards), names: make(map[string]*openName),
 		callLimit: maxCalls, statementLimit: batchSize,
 	}
-	for i := range keeper.shards {
-		keeper.shards[i].number = i
-	}
-	return keeper
 }
 
 // A hold is one slot that this process holds.
 type hold struct {
 	keeper *Keeper
 	entry  *entry
-	name   *openName
+	open   *openName
 	lost   <-chan struct{}
 }
 
 // Acquire acquires a slot, as [slots.Registry] says. While the server is away, the Failure of the Config decides.
-func (k *Keeper) Acquire(ctx context.Context, claim slots.Acquisition) (slots.Grant, error) {
+func (k *Keeper) Acquire(ctx context.Context, acquisition slots.Acquisition) (slots.Grant, error) {
 	if ctx.Err() != nil {
 		return slots.Grant{}, context.Cause(ctx)
 	}
-	if claim.Limit <= 0 { // nobody has to be asked, and nothing is kept of the key
-		return slots.Grant{}, &slots.FullError{Name: claim.Name, Source: step.SourceStore}
+	if acquisition.Limit <= 0 { // nobody has to be asked, and nothing is kept of the key
+		return slots.Grant{}, &slots.FullError{Name: acquisition.Name, Source: step.SourceStore}
 	}
-	w := &waiter{claim: claim, bound: claim.Most(), done: make(chan struct{})}
+	w := &waiter{Acquisition: acquisition, done: make(chan struct{})}
 	k.mu.Lock()
-	w.name = k.names[claim.Name]
-	if w.name == nil {
-		w.name = &openName{}
-		k.names[claim.Name] = w.name
+	w.open = k.names[w.Name]
+	if w.open == nil {
+		w.open = &openName{}
+		k.names[w.Name] = w.open
 	}
 	k.ask(w)
 	k.mu.Unlock()
@@ -144,7 +140,7 @@ func (h *hold) Release() {
 	h.keeper.mu.Lock()
 	defer h.keeper.mu.Unlock()
 	// Close has stated a zero for this slot already, and somebody may hold one of the name anew.
-	if h.name.closed {
+	if h.open.closed {
 		return
 	}
 	h.entry.held--
@@ -156,15 +152,22 @@ func (h *hold) Release() {
 // Lost implements [slots.Hold].
 func (h *hold) Lost() <-chan struct{} { return h.lost }
 
-// Own returns how many slots of the key this process holds, and under which incarnations.
-func (k *Keeper) Own(name, key string) (held int64, ids []string) {
+// Held returns how many slots of the key this process holds.
+func (k *Keeper) Held(name, key string) int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	entry := k.entries[entryKey{name, key}]
-	if entry != nil {
-		held = entry.held
+	if entry == nil {
+		return 0
 	}
-	return held, append([]string{k.process.id}, k.process.former...)
+	return entry.held
+}
+
+// Incarnations returns the incarnation of this process, and the last ones before.
+func (k *Keeper) Incarnations() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]string{k.process.id}, k.process.former...)
 }
 
 // Close gives back everything of a name, or of all if it is "", and waits until the server has it or ctx ends. Until
@@ -185,7 +188,7 @@ func (k *Keeper) Close(ctx context.Context, name string) error {
 		if name == "" || name == entry.name {
 			entry.held = 0
 			k.refuseAll(entry, slots.ErrClosed)
-			k.state(entry)
+			k.attend(entry)
 		}
 	}
 	k.mu.Unlock()
@@ -233,10 +236,10 @@ func (k *Keeper) reason() error {
 	return reason
 }
 
-// run makes a call with a context that ends after a timeout, and reports whether this process was stopped meanwhile.
+// timed makes a call with a context that ends after a timeout, and reports whether this process was stopped meanwhile.
 // Then a call that ran out of time says nothing about the server: only time in which this process runs counts as
 // silence.
-func run(timeout time.Duration, call func(context.Context)) (stopped bool) {
+func timed(timeout time.Duration, call func(context.Context)) (stopped bool) {
 	last := time.Now() // before the deadline is set: no instant is left out
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()

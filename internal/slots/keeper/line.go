@@ -23,9 +23,9 @@ import (
 // Who goes after having stood in line is full, as it was refused; who goes before was told nothing. A line is woken
 // when this process releases a slot of the key, and from time to time for those that others release.
 type waiter struct {
-	claim  slots.Acquisition
-	bound  int64 // Most of the claim: its limit, or one more
-	name   *openName
+	slots.Acquisition
+
+	open   *openName // its Name
 	entry  *entry
 	stage  stage
 	stands bool          // in line: it has been parked
@@ -52,16 +52,6 @@ func askAgain(waiters []*waiter) {
 	}
 }
 
-// answer ends a wait.
-func (w *waiter) answer(grant slots.Grant, err error) {
-	w.grant = grant
-	w.err = err
-	close(w.done)
-}
-
-// waits reports whether the caller waits in line if there is no slot.
-func (w *waiter) waits() bool { return w.claim.Queue > 0 }
-
 // answered reports whether there is an answer.
 func (w *waiter) answered() bool {
 	select {
@@ -74,41 +64,41 @@ func (w *waiter) answered() bool {
 
 // ask adds a waiter, unless the answer is known.
 func (k *Keeper) ask(w *waiter) {
-	entry := k.entry(entryKey{w.claim.Name, w.claim.Key})
+	entry := k.entry(entryKey{w.Name, w.Key})
 	w.entry = entry
 	entry.waiters = append(entry.waiters, w)
 	k.asking++
 	// A refusal is known if this process alone fills the key, or was just refused; and for whoever would stand in line
 	// behind others: it may not ask before them. While the server is away, it is the Failure that decides.
 	reason := k.away(entry)
-	isKnown := entry.full(w.bound) || w.claim.Queue > 0 && entry.behind(w)
+	isKnown := entry.full(w.Most()) || w.Queue > 0 && entry.behind(w)
 	switch {
 	case reason == nil && isKnown:
-		k.refuse(w, w.claim.Limit, step.SourceCache)
+		k.refuse(w, w.Limit, step.SourceCache)
 	case k.asking <= maxAsking:
-		k.state(entry)
+		k.attend(entry)
 	case reason != nil:
 		k.decideOne(w, reason)
-		k.state(entry)
+		k.attend(entry)
 	default: // a crowd is no outage: the server answers, so the Failure may not grant above limits
 		k.answer(w, slots.Grant{}, unavailable(errCrowd))
-		k.state(entry)
+		k.attend(entry)
 	}
 }
 
 // full reports whether the key is known to be full: this process alone fills it, or it was refused just now.
-func (e *entry) full(limit int64) bool {
+func (e *entry) full(most int64) bool {
 	isRecent := time.Since(e.refusalAt) < refusedFor
-	return e.fills(limit) || isRecent && e.held+e.othersHeld >= limit
+	return e.fills(most) || isRecent && e.held+e.othersHeld >= most
 }
 
 // fills reports whether this process alone holds that many slots, as the server knows.
-func (e *entry) fills(limit int64) bool { return min(e.held, e.acked.Count) >= limit }
+func (e *entry) fills(most int64) bool { return min(e.held, e.acked.Count) >= most }
 
 // behind reports whether somebody stands in line for whom a slot that would suit w suits, too.
 func (e *entry) behind(w *waiter) bool {
 	return slices.ContainsFunc(e.waiters, func(other *waiter) bool {
-		return other != w && other.stands && other.bound >= w.bound
+		return other != w && other.stands && other.Most() >= w.Most()
 	})
 }
 
@@ -116,21 +106,21 @@ func (e *entry) behind(w *waiter) bool {
 func (k *Keeper) refuseIfFilled(entry *entry) {
 	// A refusal takes its waiter out of the list, or leaves it there as one that stands in line.
 	for _, w := range slices.Clone(entry.waiters) {
-		if w.stage == fresh && entry.fills(w.bound) {
-			k.refuse(w, w.claim.Limit, step.SourceCache)
+		if w.stage == fresh && entry.fills(w.Most()) {
+			k.refuse(w, w.Limit, step.SourceCache)
 		}
 	}
 }
 
-// group returns those for whom the next statement asks: the first that is ready, and all with the same limit that
+// group returns those for whom the next statement asks: the first that is ready, and all with the same Most that
 // wait as it does.
 func (e *entry) group() (group []*waiter) {
 	for _, w := range e.waiters {
 		if w.stage != fresh || len(group) == mergeSize {
 			continue
 		}
-		// A statement has one limit, and says whether those for whom it asks stand in line.
-		if len(group) == 0 || w.bound == group[0].bound && w.waits() == group[0].waits() {
+		// A statement has one Most, and says whether those for whom it asks stand in line.
+		if len(group) == 0 || w.Most() == group[0].Most() && (w.Queue > 0) == (group[0].Queue > 0) {
 			w.stage = asked
 			group = append(group, w)
 		}
@@ -146,7 +136,7 @@ func (k *Keeper) grant(asked *request) {
 	asked.waiters = slices.DeleteFunc(asked.waiters, (*waiter).answered) // they have gone
 	for i, w := range asked.waiters {
 		if int64(i) < left {
-			k.hold(w, w.claim.Limit, entry.othersHeld, step.SourceStore)
+			k.hold(w, w.Limit, entry.othersHeld, step.SourceStore)
 			continue
 		}
 		// The answer counts slots of the dead, unless the statement has deleted their fields. The next one does.
@@ -166,7 +156,7 @@ func (k *Keeper) grant(asked *request) {
 		if entry.othersHeld > 0 {
 			k.watch()
 		}
-		k.refuse(w, w.claim.Limit, step.SourceStore)
+		k.refuse(w, w.Limit, step.SourceStore)
 	}
 }
 
@@ -176,7 +166,7 @@ func (k *Keeper) hold(w *waiter, limit, othersHeld int64, source step.Source) {
 	entry := w.entry
 	entry.held++
 	entry.servedAt = time.Now()
-	held := &hold{k, entry, w.name, k.process.lost}
+	held := &hold{k, entry, w.open, k.process.lost}
 	k.answer(w, slots.Grant{Hold: held, Held: entry.held + othersHeld, Limit: limit, Source: source}, nil)
 }
 
@@ -185,8 +175,8 @@ func (k *Keeper) refuse(w *waiter, limit int64, source step.Source) {
 	entry := w.entry
 	if !w.stands {
 		standing := entry.standing()
-		if standing >= w.claim.Queue {
-			k.answer(w, slots.Grant{}, &slots.FullError{Name: w.claim.Name, Limit: limit, Source: source})
+		if standing >= w.Queue {
+			k.answer(w, slots.Grant{}, &slots.FullError{Name: w.Name, Limit: limit, Source: source})
 			return
 		}
 		// An empty line has nobody who was served: its time counts from now, so that the first pauses are short.
@@ -197,7 +187,7 @@ func (k *Keeper) refuse(w *waiter, limit int64, source step.Source) {
 	}
 	w.stage = parked
 	k.asking--
-	if entry.poll == nil && !entry.fills(w.bound) { // else a release of this process wakes it
+	if entry.poll == nil && !entry.fills(w.Most()) { // else a release of this process wakes it
 		k.poll(entry)
 	}
 }
@@ -236,7 +226,7 @@ func (k *Keeper) wake(entry *entry) {
 			k.asking++
 		}
 	}
-	k.state(entry)
+	k.attend(entry)
 }
 
 // answer ends the wait of a waiter.
@@ -245,7 +235,9 @@ func (k *Keeper) answer(w *waiter, grant slots.Grant, err error) {
 		k.asking--
 	}
 	w.entry.waiters = slices.DeleteFunc(w.entry.waiters, func(other *waiter) bool { return other == w })
-	w.answer(grant, err)
+	w.grant = grant
+	w.err = err
+	close(w.done)
 }
 
 // giveUp ends a wait whose context has ended, unless the answer has come. A statement that asks for the waiter goes on.
@@ -258,9 +250,9 @@ func (k *Keeper) giveUp(w *waiter, cause error) {
 	case w.answered():
 	case w.stands:
 		k.answer(w, slots.Grant{}, &slots.FullError{
-			Name: w.claim.Name, Limit: w.claim.Limit, Source: step.SourceStore, Cause: cause,
+			Name: w.Name, Limit: w.Limit, Source: step.SourceStore, Cause: cause,
 		})
-	case w.claim.Queue > 0:
+	case w.Queue > 0:
 		k.answer(w, slots.Grant{}, unavailable(cause))
 	default:
 		k.answer(w, slots.Grant{}, cause)
@@ -287,7 +279,7 @@ func (k *Keeper) decide(entry *entry, err error) {
 // last answer, if that is not old.
 func (k *Keeper) decideOne(w *waiter, err error) {
 	entry := w.entry
-	limit := w.claim.Limit
+	limit := w.Limit
 	othersHeld := int64(0)
 	servers := int64(k.config.Servers)
 	switch {
@@ -303,7 +295,7 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 	case time.Since(entry.othersAskAt) < k.config.TTL:
 		othersHeld = entry.othersHeld
 	}
-	oneMore := w.bound - w.claim.Limit
+	oneMore := w.Most() - w.Limit
 	if entry.held+othersHeld < limit+oneMore {
 		k.hold(w, limit, othersHeld, step.SourceLocal)
 	} else {

@@ -78,7 +78,7 @@ func (k *Keeper) beatOn() {
 		// It has the time of a retry at least, and that of a beat at most: a silent server must not keep the next one
 		// waiting.
 		timeout := min(max(k.config.Timeout, k.config.retry()), k.config.TTL/beatsInTTL)
-		stopped := run(timeout, func(ctx context.Context) { err = k.transport.Beat(ctx, beat) })
+		stopped := timed(timeout, func(ctx context.Context) { err = k.transport.Beat(ctx, beat) })
 		k.mu.Lock()
 		// The client was closed for good. The process stays "beating", so nobody starts beats that would fail again.
 		if errors.Is(err, ErrGone) {
@@ -173,7 +173,7 @@ func (k *Keeper) tell() {
 func (k *Keeper) unanswered(err error) {
 	k.process.failure = err
 	for _, entry := range k.entries {
-		k.state(entry)
+		k.attend(entry)
 	}
 }
 

@@ -246,7 +246,7 @@ func (p *machine) dead() bool {
 
 func (*machine) Shard(_, key string) int { return int(key[0]) % simShards }
 
-func (p *machine) Run(ctx context.Context, _ int, all []*Statement) error {
+func (p *machine) Run(ctx context.Context, all []*Statement) error {
 	copies := make([]Statement, len(all))
 	made := time.Now()
 	p.w.set(func() {

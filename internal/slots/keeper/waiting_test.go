@@ -60,7 +60,7 @@ func (w *wire) set(f func()) {
 
 func (*wire) Shard(string, string) int { return 0 }
 
-func (w *wire) Run(ctx context.Context, _ int, all []*Statement) error {
+func (w *wire) Run(ctx context.Context, all []*Statement) error {
 	err := w.do(ctx, func() {
 		w.model.now = time.Now().UnixMicro()
 		for _, s := range all {
@@ -632,9 +632,9 @@ type refused struct {
 	away atomic.Bool
 }
 
-func (r *refused) Run(ctx context.Context, shard int, all []*Statement) error {
+func (r *refused) Run(ctx context.Context, all []*Statement) error {
 	if !r.away.Load() {
-		return r.wire.Run(ctx, shard, all)
+		return r.wire.Run(ctx, all)
 	}
 	for _, s := range all {
 		s.Err = ErrUnsent

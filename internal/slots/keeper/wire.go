@@ -24,9 +24,9 @@ var (
 type Transport interface {
 	// Shard returns the part of the server that has a key, from 0 to below Config.Shards.
 	Shard(name, key string) int
-	// Run runs statements of a shard, of different keys, and reads their replies or sets their errors. It
-	// returns an error if the server has answered none.
-	Run(ctx context.Context, shard int, all []*Statement) error
+	// Run runs statements of one shard, of different keys, and reads their replies or sets their errors. It returns an
+	// error if the server has answered none.
+	Run(ctx context.Context, all []*Statement) error
 	// Beat runs a beat and reads its reply. The error is ErrGone once the transport was closed.
 	Beat(ctx context.Context, b *Beat) error
 }
@@ -51,9 +51,9 @@ type Holder struct {
 
 // A Statement says how many slots of a key this process holds, and asks for more. See statement.lua.
 //
-// Two slots held, one more wanted under a limit of 4, and one held by another process:
+// Two slots held, one more wanted of at most 4, and one held by another process:
 //
-//	arguments  7f3a 17 2 1 4 0 1 0 ""    ID, Seq, Held, Want, Limit, Waits, Delete, List, Instant; then who is dropped
+//	arguments  7f3a 17 2 1 4 0 1 0 ""    ID, Seq, Held, Want, Most, Waits, Delete, List, Instant; then who is dropped
 //	reply      "2:16" 1 1                Found, Granted, Others; then the Holders, if they are listed: "c01d:1"
 //
 // The fields up to Instant are those of the question, and the others those of the reply.
@@ -62,8 +62,8 @@ type Statement struct {
 	ID        string // the incarnation
 	Seq       int64  // the statement with the largest counts
 	Held      int64
-	Want      int64 // above Held
-	Limit     int64
+	Want      int64    // above Held
+	Most      int64    // that all processes together may hold
 	Waits     bool     // callers wait for what is wanted
 	Delete    bool     // a zero is deleted: no earlier statement can be on its way
 	List      bool     // the reply lists the others even if all that was wanted was granted
@@ -80,7 +80,7 @@ type Statement struct {
 
 // Args returns the arguments of the script.
 func (s *Statement) Args() []any {
-	args := []any{s.ID, s.Seq, s.Held, s.Want, s.Limit, s.Waits, s.Delete, s.List, s.Instant}
+	args := []any{s.ID, s.Seq, s.Held, s.Want, s.Most, s.Waits, s.Delete, s.List, s.Instant}
 	for _, id := range s.Drop {
 		args = append(args, id)
 	}
@@ -110,7 +110,7 @@ func (s *Statement) Read(reply []any) {
 }
 
 // ReadField reads a field of a key's hash, without its mark. It is count:seq, and behind it may be a mark,
-// :asked:since:limit, which only the script reads.
+// :asked:since:most, which only the script reads.
 func ReadField(text string, into *parser) Field {
 	numbers := strings.SplitN(text, ":", 3)
 	return Field{into.parse(numbers[0]), into.parse(numbers[min(1, len(numbers)-1)])}
