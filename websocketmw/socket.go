@@ -49,7 +49,7 @@ type Socket struct {
 	lastRead     atomic.Int64              // nanoseconds since openedAt
 	readDeadline atomic.Pointer[time.Time] // that the handler has set
 	upgraded     atomic.Bool               // the 101 was written
-	discards     atomic.Bool               // reads: the handler gets no more of the client, but a Close frame
+	discards     atomic.Bool               // the handler reads nothing more but the client's Close frame
 	extensions   atomic.Uint32             // those in the 101
 	ageCut       uint16                    // in 65536ths of a tenth of MaxAge: by how much it is closed early
 

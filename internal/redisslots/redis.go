@@ -225,17 +225,10 @@ func (t *transport) Run(ctx context.Context, all []*keeper.Statement) error {
 	t.pipeline(ctx, false, again)
 	// One answer shows that the shard is there: what Run returns is taken for an outage of all of it. An error about a
 	// key alone is an answer, too.
+	isAnswered := func(s *keeper.Statement) bool { return s.Err == nil || isAboutKey(s.Err) }
 	var failure error
-	answered := false
-	for _, statement := range all {
-		if statement.Err == nil || isAboutKey(statement.Err) {
-			answered = true
-		} else {
-			failure = statement.Err
-		}
-	}
-	if answered {
-		failure = nil
+	if !slices.ContainsFunc(all, isAnswered) {
+		failure = all[len(all)-1].Err
 	}
 	t.reportCall(len(all), start, failure)
 	return failure

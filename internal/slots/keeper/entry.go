@@ -138,8 +138,8 @@ func (k *Keeper) away(entry *entry) error {
 }
 
 // attend does what an entry needs. It is called whenever something has changed: somebody asks, releases, goes away, or
-// an answer has come. It refuses whom this process alone leaves no room; decides by the Failure, in an outage; queues
-// the entry if it is due; and otherwise forgets it if nothing is left to keep.
+// an answer has come. It refuses those for whom this process alone leaves no room. In an outage it has the Failure
+// decide. It queues an entry that is due, and forgets one of which nothing is left.
 func (k *Keeper) attend(entry *entry) {
 	k.refuseIfFilled(entry)
 	// What is on its way has an answer of its own, or none; that is when its waiters are decided about.

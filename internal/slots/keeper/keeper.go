@@ -5,8 +5,8 @@
 // holds, as an absolute number, so any statement repairs a loss. Acquiring is stating, too: the held slots, and as
 // many more as there is room for. A process states under the name of an incarnation, which beats keep alive.
 //
-// File process.go has the states of the process, entry.go those of a key, line.go who waits for an answer, and wire.go
-// what is sent.
+// File line.go has Acquire and Release, and who waits for an answer; entry.go has what is known of a key, and states it;
+// process.go has the states of the process, and its beats; wire.go has what is sent.
 //
 // Three kinds of goroutines share the entries, under one lock that none of them holds while it waits for the network:
 //
@@ -24,7 +24,6 @@ import (
 
 	"github.com/headgate/headgate/internal/outage"
 	"github.com/headgate/headgate/internal/slots"
-	"github.com/headgate/headgate/internal/step"
 )
 
 var errCrowd = errors.New("headgate: too many acquires wait for the store")
@@ -101,56 +100,6 @@ func New(t Transport, config Config) *Keeper {
 		callLimit: maxCalls, statementLimit: batchSize,
 	}
 }
-
-// A hold is one slot that this process holds.
-type hold struct {
-	keeper *Keeper
-	entry  *entry
-	open   *openName
-	lost   <-chan struct{}
-}
-
-// Acquire acquires a slot, as [slots.Registry] says. While the server is away, the Failure of the Config decides.
-func (k *Keeper) Acquire(ctx context.Context, acquisition slots.Acquisition) (slots.Grant, error) {
-	if ctx.Err() != nil {
-		return slots.Grant{}, context.Cause(ctx)
-	}
-	if acquisition.Limit <= 0 { // nobody has to be asked, and nothing is kept of the key
-		return slots.Grant{}, &slots.FullError{Name: acquisition.Name, Source: step.SourceStore}
-	}
-	w := &waiter{Acquisition: acquisition, done: make(chan struct{})}
-	k.mu.Lock()
-	w.open = k.names[w.Name]
-	if w.open == nil {
-		w.open = &openName{}
-		k.names[w.Name] = w.open
-	}
-	k.ask(w)
-	k.mu.Unlock()
-	select {
-	case <-w.done:
-	case <-ctx.Done():
-		k.giveUp(w, context.Cause(ctx))
-	}
-	return w.grant, w.err
-}
-
-// Release implements [slots.Hold].
-func (h *hold) Release() {
-	h.keeper.mu.Lock()
-	defer h.keeper.mu.Unlock()
-	// Close has stated a zero for this slot already, and somebody may hold one of the name anew.
-	if h.open.closed {
-		return
-	}
-	h.entry.held--
-	// There is room now, so what was refused a moment ago says nothing any more.
-	h.entry.refusalAt = time.Time{}
-	h.keeper.wake(h.entry)
-}
-
-// Lost implements [slots.Hold].
-func (h *hold) Lost() <-chan struct{} { return h.lost }
 
 // Held returns how many slots of the key this process holds.
 func (k *Keeper) Held(name, key string) int64 {

@@ -1,6 +1,7 @@
 package keeper
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
@@ -60,6 +61,31 @@ func (w *waiter) answered() bool {
 	default:
 		return false
 	}
+}
+
+// Acquire acquires a slot, as [slots.Registry] says. While the server is away, the Failure of the Config decides.
+func (k *Keeper) Acquire(ctx context.Context, acquisition slots.Acquisition) (slots.Grant, error) {
+	if ctx.Err() != nil {
+		return slots.Grant{}, context.Cause(ctx)
+	}
+	if acquisition.Limit <= 0 { // nobody has to be asked, and nothing is kept of the key
+		return slots.Grant{}, &slots.FullError{Name: acquisition.Name, Source: step.SourceStore}
+	}
+	w := &waiter{Acquisition: acquisition, done: make(chan struct{})}
+	k.mu.Lock()
+	w.open = k.names[w.Name]
+	if w.open == nil {
+		w.open = &openName{}
+		k.names[w.Name] = w.open
+	}
+	k.ask(w)
+	k.mu.Unlock()
+	select {
+	case <-w.done:
+	case <-ctx.Done():
+		k.giveUp(w, context.Cause(ctx))
+	}
+	return w.grant, w.err
 }
 
 // ask adds a waiter, unless the answer is known.
@@ -160,7 +186,15 @@ func (k *Keeper) grant(asked *request) {
 	}
 }
 
-// hold grants a slot, under a limit that is that of the claim or a share of it, beside those that others were taken to
+// A hold is one slot that this process holds.
+type hold struct {
+	keeper *Keeper
+	entry  *entry
+	open   *openName
+	lost   <-chan struct{}
+}
+
+// hold grants a slot, under the limit of its Acquisition or a share of that, beside those that others were taken to
 // hold. The slot may be more than the server knows of, if it is granted without it: the next statement says so.
 func (k *Keeper) hold(w *waiter, limit, othersHeld int64, source step.Source) {
 	entry := w.entry
@@ -169,6 +203,23 @@ func (k *Keeper) hold(w *waiter, limit, othersHeld int64, source step.Source) {
 	held := &hold{k, entry, w.open, k.process.lost}
 	k.answer(w, slots.Grant{Hold: held, Held: entry.held + othersHeld, Limit: limit, Source: source}, nil)
 }
+
+// Release implements [slots.Hold].
+func (h *hold) Release() {
+	h.keeper.mu.Lock()
+	defer h.keeper.mu.Unlock()
+	// Close has stated a zero for this slot already, and somebody may hold one of the name anew.
+	if h.open.closed {
+		return
+	}
+	h.entry.held--
+	// There is room now, so what was refused a moment ago says nothing any more.
+	h.entry.refusalAt = time.Time{}
+	h.keeper.wake(h.entry)
+}
+
+// Lost implements [slots.Hold].
+func (h *hold) Lost() <-chan struct{} { return h.lost }
 
 // refuse refuses a slot: the waiter is parked, if there is a place in line.
 func (k *Keeper) refuse(w *waiter, limit int64, source step.Source) {
