@@ -87,23 +87,23 @@ func (x *index) offer(topic string, announcedAt time.Time) candidate {
 
 // evict is called when the 101 of a newcomer is written. It evicts the candidate if the key still holds more than its
 // limit. If no server confirms it, the newcomer is closed.
-func (g *Guard) evict(newcomer *Socket) {
-	ctx, cancel := context.WithTimeout(newcomer.Context(), answerTimeout)
+func (s *Socket) evict() {
+	ctx, cancel := context.WithTimeout(s.Context(), answerTimeout)
 	defer cancel()
-	claim := &newcomer.evicts.claim
+	claim := &s.evicts.claim
 	held, err := claim.Slots.Count(ctx, claim.Key)
-	if err == nil && held <= claim.Slots.Limit(claim.Key) || newcomer.Context().Err() != nil {
+	if err == nil && held <= claim.Slots.Limit(claim.Key) || s.Context().Err() != nil {
 		return // somebody has left
 	}
 	done := false
-	order := order{Do: doEvict, Evicts: newcomer.evicts.oldest}
-	_, _ = newcomer.evicts.index.announce(ctx, claim.Key, order, func(reply answer) (enough bool) {
+	order := order{Do: doEvict, Evicts: s.evicts.oldest}
+	_, _ = s.evicts.index.announce(ctx, claim.Key, order, func(reply answer) (enough bool) {
 		done = reply.Done
 		return done
 	})
 	// Without an answer the other socket may be open, and have its slot: one of the two has to go.
 	if !done {
-		newcomer.leave(ErrEvicted, frames.CodeTryAgain, "too many sockets are open; try again later")
+		s.leave(ErrEvicted, frames.CodeTryAgain, "too many sockets are open; try again later")
 	}
 }
 

@@ -229,7 +229,7 @@ func (s *Socket) noteUpgrade() {
 	case s.requestContext.Err() != nil || len(s.in.pending) > 0:
 		go s.leave(nil, frames.CodeTryAgain, "the handshake was given up; try again")
 	default:
-		go s.guard.evict(s)
+		go s.evict()
 	}
 }
 

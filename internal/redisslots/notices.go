@@ -189,7 +189,7 @@ func marshal(value any) string {
 // A process that is awaited has answered, or has ended: then its field is gone. A field that is gone because the server
 // has lost it must not be taken for that. So a mark is written beside the key's hash before the holders are read. A
 // server that has the mark has all that was written before it.
-func (s *Registry) Announce(ctx context.Context, n slots.Notice, answered func(string) bool) (silent []int64, err error) {
+func (s *Registry) Announce(ctx context.Context, n slots.Notice, answered func(string) bool) ([]int64, error) {
 	start := time.Now()
 	topic := s.Topic(n.Name, n.Key)
 	// The listeners of this process need no server, and may know enough.
@@ -204,7 +204,7 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, answered func(s
 		Registry: s, notice: n, answered: answered, start: start, repliers: make(map[string]bool),
 		posted: posted{ID: rand.Text(), Sender: s.id, Name: n.Name, Topic: []byte(topic), Text: n.Text},
 	}
-	err = a.findAwaited(ctx)
+	err := a.findAwaited(ctx)
 	if err != nil || len(a.awaited) == 0 && !n.All {
 		return nil, err
 	}

@@ -54,8 +54,7 @@ type Config struct {
 	Called func(store.Call) // or nil
 }
 
-// A Registry keeps slots in Redis. It is safe for concurrent use. Acquire, Held, Incarnations and Watch are those of the
-// Keeper.
+// A Registry keeps slots in Redis. It is safe for concurrent use. Acquire and Watch are those of the Keeper.
 type Registry struct {
 	*keeper.Keeper
 	*transport
@@ -188,8 +187,8 @@ func (s *script) command(ctx context.Context, bySHA bool, keys []string, args []
 	return once{redis.NewCmd(ctx, append(words, args...)...)}
 }
 
-// eval runs a script by its SHA-1 or, if the server does not know that, by its source. It is for scripts of which one is
-// run at a time; statements go in pipelines.
+// eval runs a script by its SHA-1 or, if the server does not know that, by its source. It is for scripts of which one
+// is run at a time; statements go in pipelines.
 func (t *transport) eval(ctx context.Context, script *script, keys []string, args ...any) ([]any, error) {
 	cmd := script.command(ctx, true, keys, args)
 	err := t.client.Process(ctx, cmd)

@@ -15,9 +15,9 @@ type Noticer interface {
 	// Listen calls listen with each notice about slots of that name, of any process, until stop: one at a time of those
 	// of other processes, at most a second after they were announced while the server answers.
 	Listen(name string, listen func(Heard) NoticeAnswer) (stop func())
-	// Announce tells all listeners, first those of this process, and passes their answers on until one is enough, or all
-	// processes that hold slots of the key have answered, or ctx ends. Silent has the number of slots of each process
-	// that has not answered. After an error it is unknown who has heard.
+	// Announce tells all listeners, first those of this process, and passes their answers on until one is enough, or
+	// all processes that hold slots of the key have answered, or ctx ends. Silent has the number of slots of each
+	// process that has not answered. After an error it is unknown who has heard.
 	Announce(ctx context.Context, n Notice, answered func(text string) (enough bool)) (silent []int64, err error)
 }
 

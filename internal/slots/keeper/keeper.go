@@ -5,8 +5,8 @@
 // holds, as an absolute number, so any statement repairs a loss. Acquiring is stating, too: the held slots, and as
 // many more as there is room for. A process states under the name of an incarnation, which beats keep alive.
 //
-// File line.go has Acquire and Release, and who waits for an answer; entry.go has what is known of a key, and states it;
-// process.go has the states of the process, and its beats; wire.go has what is sent.
+// File line.go has Acquire and Release, and who waits for an answer; entry.go what is known of a key, and states it;
+// process.go the states of the process, and its beats; wire.go what is sent.
 //
 // Three kinds of goroutines share the entries, under one lock that none of them holds while it waits for the network:
 //

@@ -90,7 +90,7 @@ func (k *Keeper) beatOn() {
 		var pause time.Duration
 		switch {
 		case err == nil:
-			pause = k.answeredBeat(beat, sent)
+			pause = k.applyBeat(beat, sent)
 		case !stopped:
 			pause = k.config.retry()
 			k.unanswered(err)
@@ -177,8 +177,8 @@ func (k *Keeper) unanswered(err error) {
 	}
 }
 
-// answeredBeat applies the reply of a beat, and returns the time from that beat to the next.
-func (k *Keeper) answeredBeat(b *Beat, sent time.Time) time.Duration {
+// applyBeat applies the reply of a beat, and returns the time from that beat to the next.
+func (k *Keeper) applyBeat(b *Beat, sent time.Time) time.Duration {
 	process := &k.process
 	silent := process.registered && sent.Sub(process.ackedAt) > k.config.TTL
 	// Its clock goes back if the server has lost something. Others may have taken a silent process for dead, and a
