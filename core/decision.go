@@ -69,7 +69,7 @@ func (d *Decision) total(err error) {
 	t := d.backend.Totals()
 	if t.Decider != nil {
 		d.set(t.Decider, t.Remaining, t.RetryAfter, t.ResetAfter)
-		d.Degraded = t.Degraded
+		d.Degraded = d.backend.Degraded()
 	}
 }
 

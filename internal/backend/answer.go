@@ -53,7 +53,7 @@ func (d *Decision) Left(i int) (units int64, next time.Duration) {
 	return cell.Remaining, Span(cell.NextAfter)
 }
 
-// Totals are the strictest numbers of all policies.
+// Totals are the strictest numbers of all policies: four, which the compiler keeps in registers.
 //
 //	Remaining    the least: so many units pass all policies
 //	ResetAfter   the longest: by then nothing is used any more under any
@@ -61,7 +61,6 @@ func (d *Decision) Left(i int) (units int64, next time.Duration) {
 type Totals struct {
 	Decider                           *step.Policy // nil: nothing was decided
 	Remaining, ResetAfter, RetryAfter int64        // in units, and in microseconds
-	Degraded                          bool         // the server of the store is away
 }
 
 // Only returns the answer of the only cell, or nil if there are several.
@@ -76,31 +75,29 @@ func (d *Decision) Only() *step.Cell {
 // wait, else the one with the least left.
 func (d *Decision) Totals() Totals { return totals(d.cells(), d.Allowed) }
 
-func totals(cells []step.Cell, allowed bool) (t Totals) {
-	// Most decisions have one policy.
-	if len(cells) == 1 {
-		only := &cells[0]
-		return Totals{only.Policy, only.Remaining, only.ResetAfter, only.RetryAfter, only.Source.Degraded()}
+func totals(cells []step.Cell, allowed bool) Totals {
+	if len(cells) == 0 {
+		return Totals{}
 	}
+	first := &cells[0]
+	t := Totals{first.Policy, first.Remaining, first.ResetAfter, first.RetryAfter}
 	longestWait := int64(0) // of those that refuse
-	for i := range cells {
-		cell := &cells[i]
+	if first.Shortfall > 0 {
+		longestWait = first.RetryAfter
+	}
+	for i := range cells[1:] {
+		cell := &cells[1+i]
 		refuses := !allowed && cell.Shortfall > 0
 		switch {
-		case t.Decider == nil, allowed && cell.Remaining < t.Remaining:
+		case allowed && cell.Remaining < t.Remaining:
 			t.Decider = cell.Policy
 		case refuses && cell.RetryAfter > longestWait:
 			t.Decider = cell.Policy
+			longestWait = cell.RetryAfter
 		}
-		if refuses {
-			longestWait = max(longestWait, cell.RetryAfter)
-		}
-		if i == 0 || cell.Remaining < t.Remaining {
-			t.Remaining = cell.Remaining
-		}
+		t.Remaining = min(t.Remaining, cell.Remaining)
 		t.ResetAfter = max(t.ResetAfter, cell.ResetAfter)
 		t.RetryAfter = max(t.RetryAfter, cell.RetryAfter)
-		t.Degraded = t.Degraded || cell.Source.Degraded()
 	}
 	return t
 }
@@ -154,6 +151,17 @@ func (d *Decision) Source() (decided step.Source) {
 		}
 	}
 	return decided
+}
+
+// Degraded reports whether the server of the store is away.
+func (d *Decision) Degraded() bool {
+	cells := d.cells()
+	for i := range cells {
+		if cells[i].Source.Degraded() {
+			return true
+		}
+	}
+	return false
 }
 
 // Known reports whether the answers have the units left: not if the store was not asked. A limit of 0 has none even so.

@@ -55,14 +55,15 @@ func TestTotals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := d.Totals(), modelTotals(cells, allowed); got != want {
-			t.Fatalf("seed %d: totals of %+v, allowed %v: %+v, not %+v", *seed, cells, allowed, got, want)
+		want, degraded := modelTotals(cells, allowed)
+		if got := d.Totals(); got != want || d.Degraded() != degraded {
+			t.Fatalf("seed %d: totals of %+v, allowed %v: %+v %v, not %+v %v", *seed, cells, allowed, got, d.Degraded(), want, degraded)
 		}
 	}
 }
 
 // modelTotals looks at all cells anew for each number.
-func modelTotals(cells []step.Cell, allowed bool) (want backend.Totals) {
+func modelTotals(cells []step.Cell, allowed bool) (want backend.Totals, degraded bool) {
 	decides := func(cell, other *step.Cell) bool { return cell.Remaining <= other.Remaining }
 	if !allowed {
 		decides = func(cell, other *step.Cell) bool {
@@ -76,7 +77,7 @@ func modelTotals(cells []step.Cell, allowed bool) (want backend.Totals) {
 		want.ResetAfter = max(want.ResetAfter, cell.ResetAfter)
 		want.RetryAfter = max(want.RetryAfter, cell.RetryAfter)
 		if cell.Source == step.SourceLocal || cell.Source == step.SourceOpen {
-			want.Degraded = true
+			degraded = true
 		}
 		first := want.Decider == nil // of equal ones, the first decides
 		for j := range cells {
@@ -86,5 +87,5 @@ func modelTotals(cells []step.Cell, allowed bool) (want backend.Totals) {
 			want.Decider = cell.Policy
 		}
 	}
-	return want
+	return want, degraded
 }
