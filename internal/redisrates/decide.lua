@@ -37,8 +37,10 @@ now = time and time[1] * 1000000 + time[2] or tonumber(now)
 
 local registers = {nil, nil, nil, nil, nil, nil, nil, nil} -- the numbers of each
 local out, place, offset = {pack('>I7', now), nil, nil}, 2, 1
-local unpacked, ratio, step, cost, full, ahead, grid, counted, digits, ends, _ -- the numbers of the latest level
-local waiting, n, fits = nil, 0, true -- cells of a question that has several; whether all admit it, or nil: it fails
+local unpacked, ratio, step, cost, full, ahead, grid, counted, digits, ends -- the numbers of the latest level
+local fits, n = true, 0 -- whether all cells of a question so far admit it, or nil: it fails; and how many wait for the last
+local key1, algorithm1, admitted1, onAdmitted1, onRefused1, life1, answer1 -- the last of these: most questions have two cells
+local waiting -- the others
 for i = 1, #KEYS do
   local key, algorithm, ask, more, register, fresh = KEYS[i], byte(cells, offset, offset + 4)
   offset = offset + 5
@@ -68,7 +70,8 @@ for i = 1, #KEYS do
 
   if algorithm == 1 then
     if numbers ~= unpacked then
-      unpacked, ratio, _, step, cost, full, ahead, grid, counted, digits, ends = numbers, unpack(numbers)
+      unpacked, ratio, step, cost, full = numbers, numbers[1], numbers[3], numbers[4], numbers[5]
+      ahead, grid, counted, digits, ends = numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]
     end
     local ticks, used, kept = step == 1 and now * ratio or now / ratio, 0, false
     local clock = (ticks - ticks % 1) * step -- kept: the value ends in the cell of the grid of before, so INCRBY changes it
@@ -209,12 +212,17 @@ for i = 1, #KEYS do
   end
   if ask == 1 then onAdmitted, onRefused = false, false end
   if more == 1 then
-    waiting = waiting or {}
-    waiting[n + 1], waiting[n + 2], waiting[n + 3], waiting[n + 4], waiting[n + 5], waiting[n + 6], waiting[n + 7] =
+    if n > 0 then
+      waiting = waiting or {}
+      local k = 7 * n
+      waiting[k - 6], waiting[k - 5], waiting[k - 4], waiting[k - 3], waiting[k - 2], waiting[k - 1], waiting[k] =
+        key1, algorithm1, admitted1, onAdmitted1, onRefused1, life1, answer1
+    end
+    key1, algorithm1, admitted1, onAdmitted1, onRefused1, life1, answer1 =
       key, algorithm, admitted, onAdmitted, onRefused, life, answer
-    n = n + 7
+    n = n + 1
   else -- all cells of the question were asked
-    local k, index = n, place + 2 * n / 7
+    local index = place + 2 * n
     place = index + 2
     repeat
       local change, failed = onRefused, fits == nil
@@ -237,9 +245,16 @@ for i = 1, #KEYS do
       end
       out[index] = failed and '\8' or answer and (fits and '\3' or admitted and '\1' or '\0') or fits and '\7' or '\5'
       out[index + 1] = not failed and answer or ''
-      k, index = k - 7, index - 2
-      if k >= 0 then key, algorithm, admitted, onAdmitted, onRefused, life, answer = unpack(waiting, k + 1, k + 7) end
-    until k < 0
+      -- The one before, from the last to the first.
+      n, index = n - 1, index - 2
+      if n >= 0 then
+        key, algorithm, admitted, onAdmitted, onRefused, life, answer =
+          key1, algorithm1, admitted1, onAdmitted1, onRefused1, life1, answer1
+      end
+      if n > 0 then
+        key1, algorithm1, admitted1, onAdmitted1, onRefused1, life1, answer1 = unpack(waiting, 7 * n - 6, 7 * n)
+      end
+    until n < 0
     n, fits = 0, true
   end
 end
