@@ -6,8 +6,9 @@
 // A call goes this way:
 //
 //  1. It reads the clock, and locks the shards of its cells in the order of their numbers (memory.go).
-//  2. Each cell finds its entry in the table of its shard, and its policy's arithmetic decides (table.go). A new key
-//     gets an entry, for which a full table drops what counts nothing, grows, or evicts (evict.go).
+//  2. Each cell finds its entry in the table of its shard, and its policy's arithmetic decides (table.go). Long
+//     states are beside the table (slab.go). A new key gets an entry, for which a full table drops what counts nothing,
+//     grows, or evicts (evict.go).
 //  3. One call in sweepEvery tidies: it drops entries of the next shard that count nothing. If the store is above its
 //     bound, it evicts long states (memory.go).
 package memory
@@ -94,8 +95,8 @@ func (s *States) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receip
 	now := s.now() // before the lock, which is then held for a shorter time
 	first := s.shard(&cells[0])
 	several := false
-	for i := 1; i < len(cells); i++ {
-		several = several || s.shard(&cells[i]) != first
+	for i := range cells[1:] {
+		several = several || s.shard(&cells[1+i]) != first
 	}
 	// Most questions lock one shard, once.
 	if several {

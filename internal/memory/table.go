@@ -3,6 +3,7 @@ package memory
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -16,11 +17,14 @@ import (
 // Entries contain no pointers, so the garbage collector does not scan them. States of two words are in the
 // entry; longer ones are separate.
 type table struct {
-	// hot is the entry that was asked for hotAfter times in a row, or empty. Its place has the hash, and what
-	// was before. All that looks at other entries puts it back first.
+	// hot is an entry of the key that was asked for hotAfter times in a row, or empty, and second another: nearly all
+	// limiters have one or two policies. Their places have the hashes, and what was before. All that looks at other
+	// entries puts them back first.
 	hot       entry
-	lastHash  uint64 // the hash that was asked for last
+	lastKey   uint64 // the key that was asked for last
+	second    entry
 	asksInRow uint32 // so many times
+	grown     bool   // it has taken memory
 
 	places    []entry // size of them, and some for entries pushed beyond the end; the last is empty
 	size      uint64
@@ -28,9 +32,7 @@ type table struct {
 	nextPlace int // where the next sweep, or search for long states, begins
 	shared    *shared
 
-	longStates  [][]int64
-	freeIndexes []uint32 // of longStates
-	grown       bool     // it has taken memory
+	slabs []slab // of long states, each of another length
 }
 
 // nothing is the places of an empty table.
@@ -38,22 +40,22 @@ var nothing [1]entry
 
 type entry struct {
 	hash      uint64   // 0: empty
-	words     [2]int64 // the state; of a long one, its first word, and its index in table.longStates
+	words     [2]int64 // the state; of a long one, its first word, and where it is: see longState
 	tag       uint32   // of the policy, and the bit long
 	waitUntil uint32   // the coarse instant until which no unit is left or, with the bit refused, a charge is refused
 }
 
 // Each is the lowest bit of a field of its own.
 const (
-	long    = 1 // of the tag: the state is in table.longStates
+	long    = 1 // of the tag: the state is in a slab
 	refused = 1 // of waitUntil
 )
 
 const (
-	entryBytes   = int64(unsafe.Sizeof(entry{}))
-	longOverhead = 40 // of a long state besides its words: slice, number, rounding
+	entryBytes = int64(unsafe.Sizeof(entry{}))
 
 	hotAfter = 32
+	slabBit  = 48
 
 	minSize    = 8
 	sampleSize = 24  // entries of which one is evicted
@@ -112,8 +114,12 @@ func hash(cell *step.Cell) uint64 { return max(cell.Hash^cell.Policy.ID, 1) }
 
 // find returns the entry of a cell, or nil.
 func (t *table) find(cell *step.Cell) *entry {
-	if t.hot.hash == hash(cell) && t.hot.tag == cell.Policy.Tag {
+	h := hash(cell)
+	switch tag := cell.Policy.Tag; {
+	case t.hot.hash == h && t.hot.tag == tag:
 		return &t.hot
+	case t.second.hash == h && t.second.tag == tag:
+		return &t.second
 	}
 	return t.findOther(cell)
 }
@@ -126,25 +132,33 @@ func (t *table) findOther(cell *step.Cell) *entry {
 		return nil
 	}
 	t.asksInRow++
-	if t.lastHash != h {
-		t.lastHash = h
+	if t.lastKey != cell.Hash {
+		t.lastKey = cell.Hash
 		t.asksInRow = 0
 	}
 	if t.asksInRow < hotAfter {
 		return &t.places[i]
 	}
-	t.cool()
+	// A limiter of more policies has two of them there.
+	if t.second.hash != 0 {
+		t.cool()
+	}
+	if t.hot.hash != 0 {
+		t.second = t.hot
+	}
 	t.hot = t.places[i]
 	return &t.hot
 }
 
-// cool puts the hot entry back to its place.
+// cool puts the hot entries back to their places.
 func (t *table) cool() {
-	if t.hot.hash != 0 {
-		i, _ := t.search(t.hot.hash)
-		t.places[i] = t.hot
-		t.hot = entry{}
-		t.asksInRow = 0
+	for _, hot := range []*entry{&t.hot, &t.second} {
+		if hot.hash != 0 {
+			i, _ := t.search(hot.hash)
+			t.places[i] = *hot
+			*hot = entry{}
+			t.asksInRow = 0
+		}
 	}
 }
 
@@ -173,7 +187,8 @@ func (t *table) insert(cell *step.Cell, now int64) *entry {
 	e := &t.places[i]
 	*e = entry{hash: h, tag: cell.Policy.Tag}
 	if e.tag&long != 0 {
-		e.words[1] = int64(t.reserve(cell.Policy.New()))
+		length, _ := cell.Policy.Lengths()
+		e.words[1] = t.reserve(h, int(length))
 	}
 	return e
 }
@@ -245,9 +260,7 @@ func (t *table) remove(hash uint64) {
 func (t *table) removeAt(i int) {
 	e := &t.places[i]
 	if e.tag&long != 0 {
-		t.shared.longBytes.Add(-longOverhead - 8*int64(len(t.state(e))))
-		t.longStates[e.words[1]] = nil
-		t.freeIndexes = append(t.freeIndexes, uint32(e.words[1]))
+		t.release(uint64(e.words[1]))
 	}
 	t.count--
 	// Those behind it that are not at their place, up to the next gap, come nearer to it by one.
@@ -285,8 +298,7 @@ func (t *table) sweep(now int64, n int) {
 		}
 	}
 	if t.count == 0 {
-		t.longStates = nil
-		t.freeIndexes = nil
+		t.slabs = nil
 	}
 }
 
@@ -303,8 +315,8 @@ func (t *table) take(cell *step.Cell, now int64, mode step.Mode, others bool) (a
 		e = t.insert(cell, now)
 	}
 	state := t.state(e)
-	if cell.Policy.Grows() {
-		state = t.room(e, cell, now, false)
+	if e != nil && cell.Policy.Grows() {
+		state = t.room(e, state, cell, now, false)
 	}
 	allowed = cell.Take(state, now, others && mode == step.Allow) && others
 	if !allowed && cell.Policy.CountDenied {
@@ -331,8 +343,8 @@ func (t *table) correct(cell *step.Cell, now int64, mode step.Mode) bool {
 	}
 	state := t.state(e)
 	// What was used counts, whether it fits or not.
-	if cell.Policy.Grows() {
-		state = t.room(e, cell, now, true)
+	if e != nil && cell.Policy.Grows() {
+		state = t.room(e, state, cell, now, true)
 	}
 	cell.Settle(state, now)
 	if e != nil {
@@ -349,24 +361,21 @@ func (t *table) state(entry *entry) []int64 {
 	case entry == nil:
 		return nil
 	case entry.tag&long != 0:
-		return t.longStates[entry.words[1]]
+		return t.longState(uint64(entry.words[1]))
 	}
 	return entry.words[:]
 }
 
-// room returns the state with room for the units of a cell.
-func (t *table) room(entry *entry, cell *step.Cell, now int64, anyway bool) []int64 {
-	if entry == nil {
-		return nil
+// room returns a state with room for the units of a cell: its own, or a longer one.
+func (t *table) room(entry *entry, state []int64, cell *step.Cell, now int64, anyway bool) []int64 {
+	roomy := cell.Room(state, now, anyway)
+	if len(roomy) == len(state) {
+		return state
 	}
-	old := &t.longStates[entry.words[1]]
-	state := cell.Room(*old, now, anyway)
-	if len(state) != len(*old) {
-		t.shared.longBytes.Add(8 * int64(len(state)-len(*old)))
-		*old = state
-		t.grown = true
-	}
-	return state
+	t.release(uint64(entry.words[1]))
+	entry.words[1] = t.reserve(entry.hash, len(roomy))
+	copy(t.state(entry), roomy)
+	return t.state(entry)
 }
 
 // save keeps the first word of a state, and notes until when a charge is refused, or no unit is left.
@@ -377,19 +386,34 @@ func (t *table) save(entry *entry, cell *step.Cell, word, now int64) {
 	}
 }
 
-// reserve returns an unused index for a long state.
-func (t *table) reserve(state []int64) int {
-	t.shared.longBytes.Add(longOverhead + 8*int64(len(state)))
+// longState returns the words of a long state, which is the place in a slab below slabBit, and above the slab's number.
+func (t *table) longState(ref uint64) []int64 {
+	return t.slabs[ref>>slabBit].state(ref & (1<<slabBit - 1))
+}
+
+// reserve returns where a new long state of zeros is, for the entry of a hash.
+func (t *table) reserve(hash uint64, length int) (ref int64) {
 	t.grown = true
-	last := len(t.freeIndexes) - 1
-	if last >= 0 {
-		i := t.freeIndexes[last]
-		t.freeIndexes = t.freeIndexes[:last]
-		t.longStates[i] = state
-		return int(i)
+	number := slices.IndexFunc(t.slabs, func(s slab) bool { return s.length == length })
+	if number < 0 {
+		number = len(t.slabs)
+		t.slabs = append(t.slabs, newSlab(length))
 	}
-	t.longStates = append(t.longStates, state)
-	return len(t.longStates) - 1
+	return int64(uint64(number)<<slabBit | t.slabs[number].add(hash, &t.shared.longBytes))
+}
+
+// release frees a long state. Another may be moved to its place, whose entry is told.
+func (t *table) release(ref uint64) {
+	moved := t.slabs[ref>>slabBit].remove(ref&(1<<slabBit-1), &t.shared.longBytes)
+	switch moved {
+	case t.hot.hash:
+		t.hot.words[1] = int64(ref)
+	case t.second.hash:
+		t.second.words[1] = int64(ref)
+	default:
+		i, _ := t.search(moved)
+		t.places[i].words[1] = int64(ref)
+	}
 }
 
 // note notes until when a charge is refused, or no unit is left. What stands is not replaced, unless it is no

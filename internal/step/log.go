@@ -92,10 +92,9 @@ func (p *Policy) grow(state []int64, now, n int64, anyway bool) []int64 {
 	return grown
 }
 
-// push adds n units, for which there is room. If they do not fit they push out the oldest entries, since only the
-// newest decide.
+// push adds n units to a state of which has expired what has, and in which there is room. If they do not fit they push
+// out the oldest entries, since only the newest decide.
 func (p *Policy) push(state []int64, now, n int64) {
-	p.expire(state, now)
 	ring := state[logRing:]
 	size := int64(len(ring))
 	added := min(n, size)

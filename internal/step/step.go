@@ -314,6 +314,7 @@ func (c *Cell) CountRefused(state []int64, now int64, mode Mode) {
 	case Window:
 		p.denyWindow(state, now, c.Units)
 	case Log:
+		p.expire(state, now) // Take has not looked if the units never fit
 		p.push(state, now, c.Units)
 	default:
 		panic(Missing(p.algorithm))

@@ -19,23 +19,30 @@ import "math/bits"
 //	     |part|                  now|
 //	     |<---- k sub-windows ----->|
 type window struct {
-	innerCounts  int64 // k
-	subWindow    int64 // its length, rounded up so that they cover the period
-	innerSpan    int64 // the length of k sub-windows
-	wholeSpan    int64 // of all
+	innerCounts  int64  // k
+	firstCount   int    // the word of c0
+	rollsFrom    uint64 // the time in the newest sub-window from which the counts may have to move
+	subWindow    int64  // its length, rounded up so that they cover the period
+	innerSpan    int64  // the length of k sub-windows
+	wholeSpan    int64  // of all
 	oldestInFull bool
 	deniedLimit  int64 // up to which refused attempts are counted in a sub-window
 }
 
 // newWindow returns the window of valid numbers.
 func newWindow(m Numbers) window {
-	w := window{subWindow: m.Period, oldestInFull: true, deniedLimit: m.Limit}
+	w := window{subWindow: m.Period, oldestInFull: true, deniedLimit: m.Limit, firstCount: 1}
 	if m.Kind == SlidingWindow {
+		w.firstCount = 2
 		w.innerCounts = m.Resolution
 		w.oldestInFull = m.NeverOver
 		w.subWindow = (m.Period + m.Resolution - 1) / m.Resolution
 		// It is far above what could matter, and low enough that the sum of all counts is at most MaxInt.
 		w.deniedLimit = max(m.Limit, MaxInt/(MaxResolution+2))
+	}
+	w.rollsFrom = uint64(w.subWindow)
+	if m.FromFirst {
+		w.rollsFrom = 0 // an empty window begins anew at any time
 	}
 	w.innerSpan = w.innerCounts * w.subWindow
 	w.wholeSpan = w.innerSpan + w.subWindow
@@ -43,7 +50,7 @@ func newWindow(m Numbers) window {
 }
 
 // counts returns c0 to ck.
-func (w *window) counts(state []int64) []int64 { return state[int64(len(state))-1-w.innerCounts:] }
+func (w *window) counts(state []int64) []int64 { return state[w.firstCount:] }
 
 // start returns the start of the newest sub-window.
 func (w *window) start(state []int64) int64 { return state[0] - w.wholeSpan }
@@ -53,6 +60,14 @@ func hasBegun(state []int64, start, now int64) bool { return state[1] > 0 || now
 
 // roll moves the counts so that c0 is that of now.
 func (p *Policy) roll(state []int64, now int64) {
+	// A time before the newest sub-window is a very large one.
+	if uint64(now-state[0]+p.wholeSpan) >= p.rollsFrom {
+		p.move(state, now)
+	}
+}
+
+// move is roll for counts that may not be those of now.
+func (p *Policy) move(state []int64, now int64) {
 	start := p.start(state)
 	if now < start+p.subWindow && (!p.FromFirst || hasBegun(state, start, now)) {
 		if now < start-p.wholeSpan {
