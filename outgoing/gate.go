@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/step"
@@ -17,6 +18,9 @@ const (
 
 	// maxGates is how many gates are remembered: a document that is loaded again has others.
 	maxGates = 64
+
+	// blockTries is how often a block looks again when others have blocked the key at once.
+	blockTries = 8
 )
 
 // A gate is a limiter with one policy more: a bucket whose units are microseconds. Requests charge it nothing, and pass
@@ -67,17 +71,27 @@ func (g *gate) block(ctx context.Context, key string, units int64) bool {
 	cell.Set(g.server, key, step.Hash(key), 0)
 	cells := []step.Cell{cell}
 	rates := g.limiter.Stores().Rates
-	_, err := rates.Ask(ctx, step.Peek, cells)
-	missing := units - cells[0].RetryAfter
-	if err == nil && missing > 0 && cells[0].Source != step.SourceOpen {
+	start := time.Now()
+	var err error
+	for range blockTries {
+		left := units - time.Since(start).Microseconds()
+		cells[0] = cell
+		_, err = rates.Ask(ctx, step.Peek, cells)
+		missing := left - cells[0].RetryAfter
+		if err != nil || missing <= 0 || cells[0].Source == step.SourceOpen {
+			break
+		}
 		cells[0] = cell
 		cells[0].Units = missing
 		_, err = rates.Ask(ctx, step.Settle, cells)
-		// Many requests may be refused at once, and each of them has looked before any has blocked the key.
-		surplus := cells[0].RetryAfter - units
-		if err == nil && surplus > 0 {
-			cells[0].Units = -surplus
-			_, err = rates.Ask(ctx, step.Settle, cells)
+		surplus := min(cells[0].RetryAfter-1-units, missing) // a report's RetryAfter is until there is a unit
+		if err != nil || surplus <= 0 {
+			break
+		}
+		// Others have blocked the key since the look. They may give that back, so it is looked at again.
+		cells[0].Units = -surplus
+		if _, err = rates.Ask(ctx, step.Settle, cells); err != nil {
+			break
 		}
 	}
 	isKept := err == nil && cells[0].Source != step.SourceOpen

@@ -34,12 +34,12 @@ func WaitOf(details []any, pushback []string) (wait time.Duration) {
 	return wait
 }
 
-// blocks is the plan of a limiter by which a key is blocked: a bucket that a report takes below zero, and that is full
-// again when the time is over, a unit for each millisecond. A limiter and its plans are in one store, so all processes
-// that share it heed a block.
+// blocks is the plan of a limiter by which a key is blocked: a bucket that is blocked until it is full again, a unit for
+// each millisecond. It has room for two blocks at once. A limiter and its plans are in one store, so all processes that
+// share it heed a block.
 //
-//	a server asks for 1.5 s     Report 1500: the bucket has 1 - 1500 units
-//	who asks a moment later     Peek: RetryAfter is what is left of the 1.5 s
+//	a server asks for 1.5 s     AllowN 1500
+//	who asks a moment later     Peek: ResetAfter is what is left of the 1.5 s
 const blocks = "blocks"
 
 // A Client makes calls wait. It is safe for concurrent use.
@@ -48,6 +48,9 @@ type Client struct {
 	maxWait, maxBlock time.Duration
 	retries           int
 }
+
+// blockTries is how often Block looks again when others have blocked the key at once.
+const blockTries = 8
 
 // longestBlock is the longest MaxBlock that a bucket can count.
 const longestBlock = 365 * 24 * time.Hour
@@ -74,7 +77,7 @@ func NewClient(limiter *core.Limiter, maxWait, maxBlock time.Duration, retries i
 			err = fmt.Errorf("headgate: the Limiter cannot have the plan that blocks keys: %v", fault)
 		}
 	}()
-	bucket := core.TokenBucket(1000, time.Second).Burst(1).Debt(maxBlock.Milliseconds()).Named("server")
+	bucket := core.TokenBucket(1000, time.Second).Burst(2 * maxBlock.Milliseconds()).Named("server")
 	return &Client{limiter, limiter.WithPlan(blocks, bucket).Plan(blocks), maxWait, maxBlock, retries}, nil
 }
 
@@ -115,8 +118,8 @@ func (c *Client) Wait(ctx context.Context, key string) error {
 	// the pause, it might count for an earlier window than that of the call.
 	for {
 		decision, err := c.blocks.Peek(ctx, key)
-		if err == nil && !decision.Allowed {
-			err = pause(ctx, decision.RetryAfter)
+		if err == nil && decision.ResetAfter > 0 {
+			err = pause(ctx, decision.ResetAfter)
 			if err == nil {
 				continue
 			}
@@ -162,12 +165,23 @@ func (c *Client) Block(ctx context.Context, key string, wait time.Duration) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	decision, err := c.blocks.Peek(ctx, key)
-	missing := wait - decision.RetryAfter
-	if err == nil && missing > 0 {
+	until := time.Now().Add(wait)
+	for range blockTries {
+		left := time.Until(until)
+		decision, err := c.blocks.Peek(ctx, key)
+		missing := left - decision.ResetAfter
+		if err != nil || missing <= 0 {
+			return
+		}
 		// Rounded up: a call that comes a part of a millisecond early would be refused once more.
 		millis := (missing + time.Millisecond - 1).Milliseconds()
-		_, _ = c.blocks.Report(ctx, key, millis) // observers are told of an error
+		charge, err := c.blocks.AllowN(ctx, key, millis)
+		surplus := (charge.ResetAfter - wait).Milliseconds()
+		if err != nil || charge.Allowed && surplus <= 0 {
+			return // observers are told of an error
+		}
+		// Others have blocked the key since the look. They may give that back, so it is looked at again.
+		_ = charge.Settle(ctx, max(millis-surplus, 0))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"net/http"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,10 @@ import (
 
 	"github.com/headgate/headgate/contrib/rpc"
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/backend"
+	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 	"github.com/headgate/headgate/keyfuncs"
 	"github.com/headgate/headgate/nethttp"
 )
@@ -103,6 +108,39 @@ func TestBlocks(t *testing.T) {
 			t.Error(not, time.Since(at))
 		}
 	})
+}
+
+// A lockstep is a store whose callers pause after each call: those that come at once go the whole way side by side.
+type lockstep struct{ store.Rates }
+
+// Backend implements [core.Store].
+func (s lockstep) Backend() *backend.Stores { return &backend.Stores{Rates: s} }
+
+func (s lockstep) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (bool, error) {
+	allowed, err := s.Rates.Ask(ctx, mode, cells)
+	<-time.After(time.Microsecond)
+	return allowed, err
+}
+
+// Many calls may be refused at once. The longest block applies, and no sum of them.
+func TestBlocksDoNotAddUp(t *testing.T) {
+	for _, millis := range [][]int{slices.Repeat([]int{200}, 20), {200, 100, 150}, {100, 150, 200}, {150, 200, 100, 200}} {
+		synctest.Test(t, func(t *testing.T) {
+			out := core.NewLimiter(lockstep{memory.New(0)}, "out", core.Unlimited())
+			client := must(rpc.NewClient(out, 0, 0, 0))
+			start := time.Now()
+			var all sync.WaitGroup
+			for _, n := range millis {
+				all.Go(func() { client.Block(t.Context(), "peer", time.Duration(n)*time.Millisecond) })
+			}
+			all.Wait()
+			err := client.Wait(t.Context(), "peer")
+			waited := time.Since(start)
+			if err != nil || waited < 200*time.Millisecond || waited > 203*time.Millisecond {
+				t.Errorf("%v: sent after %v, %v", millis, waited, err)
+			}
+		})
+	}
 }
 
 // What a client cannot have is an error, not a panic.
