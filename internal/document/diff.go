@@ -173,8 +173,7 @@ func planText(limit *Limit, plan *Plan) string {
 
 // overridesDiff compares overrides. One that is new, or gone, is compared with the default plan.
 func overridesDiff(was, is *Limit) (changes []Change) {
-	// An override is the same if it is for the same key, prefix or network, as it is written, wherever it stands:
-	// people sort such lists.
+	// An override is the same if it is for the same key, prefix or network, wherever it stands: people sort such lists.
 	before := overridesByID(was)
 	after := overridesByID(is)
 	all := maps.Clone(before)
@@ -210,7 +209,12 @@ func overridesDiff(was, is *Limit) (changes []Change) {
 }
 
 // id tells overrides of a limit from each other.
-func (o *Override) id() string { return o.Kind + " " + o.Value }
+func (o *Override) id() string {
+	if o.Kind == "network" { // which has several spellings
+		return o.Kind + " " + o.network.String()
+	}
+	return o.Kind + " " + o.Value
+}
 
 // overridesByID returns the overrides of a limit by what tells them apart.
 func overridesByID(limit *Limit) map[string]*Override {

@@ -283,7 +283,8 @@ func (r *reader) warnOfFreshStarts(limit *Limit) {
 	if standard == nil || isConstant(standard.Policies) {
 		return
 	}
-	for name, plan := range limit.Plans {
+	for _, name := range names(limit.Plans, nil) {
+		plan := limit.Plans[name]
 		if plan == standard || isConstant(plan.Policies) {
 			continue
 		}
@@ -374,10 +375,11 @@ func table[T any](limit *Limit, valueOf func(*Plan) T) *plans.Table[T] {
 	return found
 }
 
-// micros returns an instant in microseconds since 1970, or 0 for the zero time.
+// micros returns an instant in microseconds since 1970, or 0 for the zero time. That with which 1970 began is 1, as 0 is
+// no bound.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
-	return t.UnixMicro()
+	return max(t.UnixMicro(), 1)
 }

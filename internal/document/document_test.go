@@ -2,6 +2,7 @@ package document
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -288,6 +289,43 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// Warnings are in the order of their places, whatever the order in which they are found.
+func TestWarningsAreInOrder(t *testing.T) {
+	const text = `{"limits": {"api": {"default": "a", "plans": {"a": "sliding-log 1/minute", "b": "fixed-window 1/s",
+"c": "fixed-window 2/s", "d": "fixed-window 2/s"}, "overrides": [{"plan": "a", "until": "2001-01-01T00:00:00Z", "key": " k"}]}}}`
+	first := parse(t, text).Warnings
+	inOrder := slices.IsSortedFunc(first, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+	if len(first) != 5 || !inOrder {
+		t.Error(first)
+	}
+	for range 20 {
+		if again := parse(t, text).Warnings; !slices.Equal(first, again) {
+			t.Fatalf("%v\nis not\n%v", again, first)
+		}
+	}
+}
+
+// 1970 began with an instant, which is no missing bound.
+func TestTheFirstInstant(t *testing.T) {
+	for bounds, want := range map[string]int64{
+		``: 0, `, "until": "1970-01-01T00:00:00Z"`: 1, `, "until": "1970-01-01T01:00:00+01:00"`: 1,
+		`, "from": "1970-01-01T00:00:00Z"`: 0, `, "from": "1970-01-01T00:00:00Z", "until": "1970-01-01T00:00:01Z"`: 1,
+	} {
+		d := parse(t, `{"slots": {"ws": {"plans": {"a": 1}, "overrides": [{"key": "k", "slots": 0`+bounds+`}]}}}`)
+		_, slots := d.Tables()
+		if got := slots["ws"].Find("", "k"); got != want {
+			t.Errorf("%q: %d slots, want %d", bounds, got, want)
+		}
+	}
+}
+
+// A text of JSON needs no last line, wherever it begins.
+func TestBlanksAroundJSON(t *testing.T) {
+	for _, text := range []string{"\n", " ", "\r\n\t", "\n\n  "} {
+		parse(t, text+free(`"sliding-log 1/minute"`)+text)
+	}
+}
+
 const everything = `# The limits of the API.
 $schema: limits.schema.json
 limits:
@@ -369,6 +407,16 @@ slots "ws": override of a key (line 20): 50 -> 51
 	}
 	if c := Diff(parse(t, everything), parse(t, everything+"# more\n")); len(c) > 0 {
 		t.Error(c)
+	}
+}
+
+// A network is the same in another spelling.
+func TestDiffOfNetworks(t *testing.T) {
+	from := parse(t, override(`{"network": "2001:DB8::/48", "plan": "free"}, {"network": "2001:db8:1::/48", "plan": "free"}`))
+	to := parse(t, override(`{"network": "2001:db8:0::/48", "plan": "free"}, {"network": "2001:DB8:1:0::/48", "policies": "blocked"}`))
+	changes := Diff(from, to)
+	if len(changes) != 1 || changes[0].Key != "2001:DB8:1:0::/48" || !strings.Contains(changes[0].Text, "plan free -> blocked") {
+		t.Error(changes)
 	}
 }
 

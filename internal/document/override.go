@@ -17,22 +17,18 @@ import (
 
 // overrides reads the overrides of a limit. Two for one key would depend on their order.
 func (r *reader) overrides(limit *Limit, list *yaml.Node) {
-	lines := make(map[[2]string]int, len(list.Content))
+	lines := make(map[string]int, len(list.Content))
 	for _, node := range list.Content {
 		override := r.override(limit, node)
 		if override == nil {
 			continue
 		}
-		id := [2]string{override.Kind, override.Value}
-		if override.Kind == "network" { // which has several spellings
-			id[1] = override.network.String()
-		}
-		line := lines[id]
+		line := lines[override.id()]
 		if line > 0 {
 			r.Fault(node, "the %s has an override already, in line %d", override.Kind, line)
 			continue
 		}
-		lines[id] = node.Line
+		lines[override.id()] = node.Line
 		limit.Overrides = append(limit.Overrides, override)
 	}
 }

@@ -99,16 +99,19 @@ func (r *Reader) Warn(at Place, format string, args ...any) {
 
 // Err returns the faults, or nil.
 func (r *Reader) Err() error {
-	if len(r.Faults) == 0 {
+	faults := r.Sorted()
+	if len(faults) == 0 {
 		return nil
 	}
-	return r.Sorted()
+	return faults
 }
 
-// Sorted returns the faults in the order of their places. The faults of the reader are then in that order, too.
+// Sorted puts faults and warnings in the order of their places, and returns the faults.
 func (r *Reader) Sorted() Faults {
 	fs := r.Faults
-	slices.SortStableFunc(fs, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+	for _, all := range []Faults{fs, r.Warnings} {
+		slices.SortStableFunc(all, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, a.Column-b.Column) })
+	}
 	more := len(fs) - maxFaults
 	if more > 0 {
 		next := fs[maxFaults]

@@ -43,7 +43,7 @@ func (r *Reader) check(text, trimmed []byte, begin int) {
 		r.whole(text, notUTF8(text), "this is not UTF-8")
 	case text[begin] == '[':
 		r.whole(text, begin, "the document is a list, not a map")
-	case !r.Unended && !ended(trimmed) && !inBraces(trimmed):
+	case !r.Unended && !ended(trimmed) && !inBraces(trimmed[begin:]):
 		r.whole(text, len(trimmed), "the last line is not %q: the document was cut off, or that line is missing", end)
 	case values(text) > maxValues:
 		r.whole(text, 0, "the document has about %d values, more than %d", values(text), maxValues)
