@@ -170,12 +170,12 @@ func usage(w io.Writer) {
 }
 
 // parse parses the flags, which may stand before, between and after the other arguments, of which there must be least
-// to most. A key that begins with a dash is written behind --, which holds for one argument.
+// to most. What is behind -- is no flag: a key may begin with a dash.
 func (c *call) parse(least, most int) ([]string, error) {
 	// Package flag stops at the first argument that is no flag, so it is called again behind that.
 	var words []string
-	for rest := c.args; ; {
-		if err := c.flags.Parse(rest); err != nil {
+	for args := c.args; ; {
+		if err := c.flags.Parse(args); err != nil {
 			if errors.Is(err, flag.ErrHelp) {
 				c.usage()
 				return nil, err
@@ -184,12 +184,14 @@ func (c *call) parse(least, most int) ([]string, error) {
 			c.usage()
 			return nil, errUsage
 		}
-		rest = c.flags.Args()
-		if len(rest) == 0 {
+		rest := c.flags.Args()
+		read := len(args) - len(rest)
+		if len(rest) == 0 || read > 0 && args[read-1] == "--" {
+			words = append(words, rest...)
 			break
 		}
 		words = append(words, rest[0])
-		rest = rest[1:]
+		args = rest[1:]
 	}
 	// How many are needed is told, and which flags there are: both are forgotten more often than mistyped.
 	if len(words) < least || len(words) > most {

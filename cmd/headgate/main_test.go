@@ -107,6 +107,7 @@ func TestCommandLines(t *testing.T) {
 		{"check -nothing " + name, 2, "argument 1 is no flag"},
 		{"check " + name + ".not", 2, "no such file"},
 		{"diff " + name, 2, "arguments: 1 given, 2 needed"},
+		{"diff -- " + name + " -json", 2, "open -json:"},
 		{"ping -redis redis://127.0.0.1:1 -secret-file " + name + ".not", 2, "no such file"},
 	} {
 		code, _, stderr := headgate(t, "", strings.Fields(c.args)...)

@@ -396,20 +396,26 @@ func (p *publication) not(why string) error {
 	return p.print(p.result, func() { p.printf("not pushed: %s\n", why) })
 }
 
-// compare prints what changes, and returns the version that is in Redis. What was not pushed, or was changed by hand
-// since, is an error, and stays there.
+// compare prints what changes, and returns the version that is in Redis. What was not pushed is an error, and stays
+// there. What was changed by hand since has the version that was pushed, and is told.
 func (p *publication) compare(ctx context.Context) (replaces string, err error) {
 	text, replaces, err := p.documents.Read(ctx)
-	if err != nil && !errors.Is(err, docstore.ErrNone) {
-		return "", err
-	}
-	// An older headgate may have pushed what this one takes for a fault.
 	var was *document.Document
-	if replaces != "" {
+	switch {
+	case err == nil:
+		// An older headgate may have pushed what this one takes for a fault.
 		was, err = document.Parse(text)
 		if err != nil {
 			p.warnf("headgate push: what is in Redis is not valid, and cannot be compared: %v\n", err)
 		}
+	case errors.Is(err, docstore.ErrByHand):
+		p.warnf("headgate push: what is in Redis was changed by hand, and cannot be compared\n")
+		replaces, err = p.documents.Version(ctx)
+		if err != nil {
+			return "", err
+		}
+	case !errors.Is(err, docstore.ErrNone):
+		return "", err
 	}
 	all := changes(was, p.document)
 	p.result = map[string]any{
@@ -427,17 +433,16 @@ func (p *publication) await(ctx context.Context, patience time.Duration) (int, e
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// A server that refuses the document goes on with the old one, so all are told of; also how many have done neither.
-	have := 0 // servers
-	err := p.documents.Await(ctx, p.document.Version, func(one docstore.Server) {
-		if one.Version == p.document.Version {
-			have++
-		}
-	})
-	code := exitOK
-	refusals := []string{}
+	have, refused, err := p.documents.Await(ctx, p.document.Version)
 	if err != nil {
+		const text = "the document is pushed, but the servers cannot be asked: %w"
+		return 0, errors.Join(append(refused, fmt.Errorf(text, err))...)
+	}
+	code := exitOK
+	refusals := []string{} // not nil, which would be null in JSON
+	if len(refused) > 0 {
 		code = exitNo
-		refusals = strings.Split(err.Error(), "\n")
+		refusals = strings.Split(errors.Join(refused...).Error(), "\n")
 	}
 	p.result["servers"] = have
 	p.result["refusals"] = refusals

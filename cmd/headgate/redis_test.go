@@ -243,9 +243,10 @@ func TestAwaitGivesUpWhileRedisIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.AfterFunc(time.Second/2, proxy.Hold)
-	err := documents.Await(late{t.Context(), time.Now().Add(time.Second)}, "y", nil)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 servers have not loaded") {
-		t.Error(err)
+	_, refusals, failure := documents.Await(late{t.Context(), time.Now().Add(time.Second)}, "y")
+	err := errors.Join(refusals...)
+	if failure != nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 servers have not loaded") {
+		t.Error(err, failure)
 	}
 }
 
@@ -264,6 +265,57 @@ func TestForeignValue(t *testing.T) {
 	}
 	if text, err := server.Do("GET", documentKey); err != nil || text != "limits: {}" {
 		t.Error(text, err)
+	}
+}
+
+// A document that was changed by hand is told, and replaced.
+func TestPushMendsWhatWasChangedByHand(t *testing.T) {
+	server := redistest.Start(t)
+	url := "redis://" + server.Addr()
+	name := file(t, "good.yaml", good)
+	version := document.Version([]byte(good))
+	byHand := func() {
+		if _, err := server.Do("SET", documentKey, "headgate-limits 1 "+version+"\nlimits: {}\n...\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		flags string
+		code  int
+		want  string
+	}{
+		{"-dry-run", 0, "not pushed: version " + version + " in the place of " + version},
+		{"-from none", 1, "not pushed: Redis has " + version + ", not none"},
+		{"-from " + version, 0, "0 servers have it"},
+		{"", 0, "0 servers have it"},
+	} {
+		byHand()
+		code, out, stderr := headgate(t, "", append([]string{"push", name, "-redis", url}, strings.Fields(c.flags)...)...)
+		if code != c.code || !strings.Contains(out, c.want) || !strings.Contains(stderr, "was changed by hand, and cannot be compared") {
+			t.Errorf("%q: %d %s%s", c.flags, code, out, stderr)
+		}
+	}
+	if code, out, stderr := headgate(t, "", "pull", "-redis", url); code != 0 || out != good {
+		t.Errorf("%d %q %s", code, out, stderr)
+	}
+	byHand()
+	for _, args := range [][]string{{"pull"}, {"peek", "api", "k"}} {
+		code, _, stderr := headgate(t, "", append(args, "-redis", url)...)
+		if code != 2 || !strings.Contains(stderr, "the document was changed by hand") {
+			t.Errorf("%s: %d %s", args, code, stderr)
+		}
+	}
+}
+
+// A call to Redis that fails while servers are waited for is trouble, and no refusal of a server.
+func TestPushCannotAskTheServers(t *testing.T) {
+	server := redistest.Start(t)
+	if _, err := server.Do("SET", documentKey+":servers", "x"); err != nil {
+		t.Fatal(err)
+	}
+	code, out, stderr := headgate(t, "", "push", file(t, "good.yaml", good), "-redis", "redis://"+server.Addr())
+	if code != 2 || !strings.Contains(stderr, "the document is pushed, but") || !strings.Contains(stderr, "WRONGTYPE") {
+		t.Errorf("%d %s%s", code, out, stderr)
 	}
 }
 
