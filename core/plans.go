@@ -3,13 +3,10 @@ package core
 import (
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/headgate/headgate/internal/backend"
 )
 
 const (
@@ -149,30 +146,4 @@ func (m *made[T]) all() []*T {
 		}
 	}
 	return all
-}
-
-// documented are the plans of a document, of which the first that are asked for are remembered.
-type documented struct {
-	book  backend.Book
-	limit int // of the book
-
-	mu    sync.Mutex
-	plans atomic.Pointer[map[string]*Limiter]
-}
-
-func (d *documented) plan(r *root, plan string) *Limiter {
-	limiter := (*d.plans.Load())[plan]
-	if limiter != nil {
-		return limiter
-	}
-	l := &Limiter{root: r, backend: r.shared.Documented(d.book, d.limit, plan)}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	all := *d.plans.Load()
-	if len(all) < mostMade {
-		all = maps.Clone(all)
-		all[plan] = l
-		d.plans.Store(&all)
-	}
-	return l
 }

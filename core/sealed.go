@@ -2,6 +2,9 @@ package core
 
 import (
 	"context"
+	"maps"
+	"sync"
+	"sync/atomic"
 
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/memory"
@@ -81,6 +84,32 @@ func Documented(counts Store, b backend.Book, limit int, name string) *Limiter {
 	r.document.plans.Store(&map[string]*Limiter{})
 	r.standard = &Limiter{root: r, backend: r.shared.Documented(b, limit, "")}
 	return r.standard
+}
+
+// documented are the plans of a document, of which the first that are asked for are remembered.
+type documented struct {
+	book  backend.Book
+	limit int // of the book
+
+	mu    sync.Mutex
+	plans atomic.Pointer[map[string]*Limiter]
+}
+
+func (d *documented) plan(r *root, plan string) *Limiter {
+	limiter := (*d.plans.Load())[plan]
+	if limiter != nil {
+		return limiter
+	}
+	l := &Limiter{root: r, backend: r.shared.Documented(d.book, d.limit, plan)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	all := *d.plans.Load()
+	if len(all) < mostMade {
+		all = maps.Clone(all)
+		all[plan] = l
+		d.plans.Store(&all)
+	}
+	return l
 }
 
 // DocumentedSlots returns the slots of that name in a document. It is for package limits.

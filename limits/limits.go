@@ -75,7 +75,7 @@ type Book struct {
 	stop   context.CancelFunc
 	done   chan struct{}
 
-	current atomic.Pointer[plans.Snapshot]
+	current atomic.Pointer[backend.Snapshot]
 	state   atomic.Pointer[State]
 
 	loading  sync.Mutex                // one document at a time: held before mu
@@ -131,7 +131,7 @@ func (b *Book) Close() {
 	<-b.done
 	b.loading.Lock()
 	defer b.loading.Unlock()
-	b.changeErr(core.ErrClosed)
+	b.setErr(core.ErrClosed, false)
 }
 
 // watch asks the source until the book is closed.
@@ -163,6 +163,7 @@ func (b *Book) Reload(ctx context.Context) error {
 	b.askedAt.Store(&now)
 	text, err := b.source(either)
 	b.askedAt.Store(nil)
+	isRefused := false
 	switch {
 	case b.ctx.Err() != nil:
 		return core.ErrClosed
@@ -172,15 +173,13 @@ func (b *Book) Reload(ctx context.Context) error {
 		err = b.apply(text)
 		b.lastText = text
 		b.lastErr = err
-		// Each document that is refused is told of, also if the last one had the same faults: a push waits for it.
-		if err != nil {
-			b.setErr(err)
-			return err
-		}
+		isRefused = err != nil
 	case err == nil:
 		err = b.lastErr
 	}
-	b.changeErr(err)
+	// A document that is in force now was told of by apply, and needs no more. Each that is refused is told of, also if
+	// the last one had the same faults: a push waits for it.
+	b.setErr(err, isRefused)
 	return err
 }
 
@@ -193,54 +192,50 @@ func same(text, last []byte) bool {
 	return isSlice || bytes.Equal(text, last)
 }
 
-// changeErr puts an error into the state, or ends one, unless the state has it already.
-func (b *Book) changeErr(err error) {
-	if fmt.Sprint(err) != fmt.Sprint(b.state.Load().Err) {
-		b.setErr(err)
-	}
-}
-
-// setErr puts an error into the state. Without a document there is none: Open returns the error.
-func (b *Book) setErr(err error) {
-	if b.document == nil {
+// setErr puts an error into the state, or ends one. One that the state has already is told of only if that is wanted.
+// Without a document there is no state: Open returns the error.
+func (b *Book) setErr(err error, tellAgain bool) {
+	state := *b.state.Load()
+	isSame := fmt.Sprint(err) == fmt.Sprint(state.Err)
+	if b.document == nil || isSame && !tellAgain {
 		return
 	}
-	state := *b.state.Load()
 	state.Err = err
 	state.Changes = nil
-	b.set(state)
+	b.publish(state)
 }
 
-func (b *Book) set(state State) {
+// publish puts a state in the place of the one before, and tells OnChange of it.
+func (b *Book) publish(state State) {
 	b.state.Store(&state)
 	if b.config.OnChange != nil {
 		b.config.OnChange(state)
 	}
 }
 
-// apply makes a document the one in force, or returns why not.
+// apply makes a document the one in force, and publishes its state, or returns why not.
 func (b *Book) apply(text []byte) error {
 	parsed, err := document.Parse(text)
 	if err != nil {
 		return err
 	}
-	if err := parsed.Prepare(b.store.Backend().Rates.Prepare); err != nil {
+	if err := parsed.Attach(b.store.Backend().Rates.Prepare); err != nil {
 		return err
 	}
-	state, err := b.swap(parsed)
-	if err == nil && state.Version != "" {
-		b.set(state)
+	state, changed, err := b.swap(parsed)
+	if changed {
+		b.publish(state)
 	}
 	return err
 }
 
-// swap makes a document the one in force, if it has all that the program uses. The state has no version if the same
-// version is in force already.
-func (b *Book) swap(parsed *document.Document) (state State, err error) {
+// swap makes a document the one in force, if it has all that the program uses. Nothing changes if the same version is
+// in force already.
+func (b *Book) swap(parsed *document.Document) (state State, changed bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.document != nil && parsed.Version == b.document.Version {
-		return state, nil
+		return state, false, nil
 	}
 	for name := range b.limiters {
 		if parsed.Limits[name] == nil {
@@ -253,7 +248,7 @@ func (b *Book) swap(parsed *document.Document) (state State, err error) {
 		}
 	}
 	if err != nil {
-		return state, err
+		return state, false, err
 	}
 	// Nothing fails from here on: a document is in force as a whole, or not at all.
 	state = State{Version: parsed.Version, Since: time.Now()}
@@ -265,8 +260,8 @@ func (b *Book) swap(parsed *document.Document) (state State, err error) {
 	}
 	b.document = parsed
 	limits, slots := parsed.Tables()
-	b.current.Store(&plans.Snapshot{Limits: indexed(b.places[0], limits), Slots: indexed(b.places[1], slots)})
-	return state, nil
+	b.current.Store(&backend.Snapshot{Limits: indexed(b.places[0], limits), Slots: indexed(b.places[1], slots)})
+	return state, true, nil
 }
 
 func lacks(kind, name string) error {
@@ -297,7 +292,7 @@ func (b *Book) Limiter(name string) (*core.Limiter, error) {
 		return nil, fmt.Errorf("headgate: limits: the document has no limit %q", name)
 	}
 	if b.limiters[name] == nil {
-		b.limiters[name] = core.Documented(b.store, (*view)(b), b.places[0][name], name)
+		b.limiters[name] = core.Documented(b.store, &b.current, b.places[0][name], name)
 	}
 	return b.limiters[name], nil
 }
@@ -310,16 +305,10 @@ func (b *Book) Slots(name string) (*core.Slots, error) {
 		return nil, fmt.Errorf("headgate: limits: the document has no slots %q", name)
 	}
 	if b.slots[name] == nil {
-		b.slots[name] = core.DocumentedSlots(b.store, (*view)(b), b.places[1][name], name)
+		b.slots[name] = core.DocumentedSlots(b.store, &b.current, b.places[1][name], name)
 	}
 	return b.slots[name], nil
 }
-
-// view is a book as limiters and slots see it.
-type view Book
-
-// View implements [backend.Book].
-func (b *view) View() backend.View { return b.current.Load() }
 
 // State returns the state.
 func (b *Book) State() State {

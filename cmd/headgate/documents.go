@@ -50,30 +50,17 @@ func at(name string, fault document.Fault) string {
 	return fmt.Sprintf("%s:%d:%d: %s", name, fault.Line, fault.Column, fault.Text)
 }
 
-// A jsonFault is a fault as -json prints it.
-type jsonFault struct {
-	Line   int    `json:"line"`
-	Column int    `json:"column"`
-	Text   string `json:"text"`
-}
-
-// jsonFaults returns faults as -json prints them: without any, an empty list.
-func jsonFaults(faults document.Faults) []jsonFault {
-	all := make([]jsonFault, 0, len(faults))
-	for _, fault := range faults {
-		all = append(all, jsonFault(fault))
-	}
-	return all
-}
+// list returns a list that is not nil, which would be null in JSON.
+func list[List ~[]E, E any](all List) List { return append(List{}, all...) }
 
 // A checked file is one as -json prints it.
 //
 //	[{"file": "limits.yaml", "version": "5f0d6c1b2a97", "faults": [], "warnings": []}]
 type checked struct {
-	File     string      `json:"file"`
-	Version  string      `json:"version,omitempty"`
-	Faults   []jsonFault `json:"faults"`
-	Warnings []jsonFault `json:"warnings"`
+	File     string          `json:"file"`
+	Version  string          `json:"version,omitempty"`
+	Faults   document.Faults `json:"faults"`
+	Warnings document.Faults `json:"warnings"`
 }
 
 // check says what is wrong with documents. Warnings do not change the exit code.
@@ -91,10 +78,10 @@ func check(_ context.Context, command *call) (int, error) {
 		if err != nil && !errors.As(err, &faults) {
 			return 0, err
 		}
-		one := checked{File: name, Faults: jsonFaults(faults), Warnings: []jsonFault{}}
+		one := checked{File: name, Faults: list(faults), Warnings: document.Faults{}}
 		if parsed != nil {
 			one.Version = parsed.Version
-			one.Warnings = jsonFaults(parsed.Warnings)
+			one.Warnings = list(parsed.Warnings)
 		} else {
 			code = exitNo // for all of them
 		}
@@ -103,10 +90,10 @@ func check(_ context.Context, command *call) (int, error) {
 	return code, command.print(all, func() {
 		for _, one := range all {
 			for _, fault := range one.Faults {
-				command.printf("%s\n", at(one.File, document.Fault(fault)))
+				command.printf("%s\n", at(one.File, fault))
 			}
 			for _, fault := range one.Warnings {
-				command.printf("%s (a warning)\n", at(one.File, document.Fault(fault)))
+				command.printf("%s (a warning)\n", at(one.File, fault))
 			}
 			if one.Version != "" {
 				command.printf("%s: ok, version %s\n", one.File, one.Version)
@@ -115,24 +102,8 @@ func check(_ context.Context, command *call) (int, error) {
 	})
 }
 
-// A jsonChange is a change as -json prints it.
-type jsonChange struct {
-	Text        string `json:"text"`
-	Key         string `json:"key,omitempty"`
-	StartsFresh bool   `json:"fresh,omitempty"`
-}
-
-// changes returns what changes between two documents, with keys: who has the documents has those, too.
-func changes(from, to *document.Document) []jsonChange {
-	all := []jsonChange{} // not nil, which would be null in JSON
-	for _, change := range document.Diff(from, to) {
-		all = append(all, jsonChange(change))
-	}
-	return all
-}
-
 // printChanges prints changes for people, with keys.
-func (c *call) printChanges(all []jsonChange) {
+func (c *call) printChanges(all []document.Change) {
 	for _, change := range all {
 		if change.Key != "" {
 			change.Text += fmt.Sprintf(" [%s]", change.Key)
@@ -158,7 +129,7 @@ func diff(_ context.Context, command *call) (int, error) {
 		return 0, err
 	}
 	// As diff of files does: 1 says that there is a difference.
-	all := changes(from, to)
+	all := list(document.Diff(from, to))
 	code := exitOK
 	if len(all) > 0 {
 		code = exitNo

@@ -243,7 +243,7 @@ func (r *connection) document(
 	if file != "" {
 		return command.must(file)
 	}
-	text, _, err := r.documents(client).Read(ctx)
+	text, _, err := r.location(client).Read(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -251,8 +251,8 @@ func (r *connection) document(
 	return text, parsed, err
 }
 
-// documents returns where documents are in Redis.
-func (r *connection) documents(client redis.UniversalClient) docstore.Location {
+// location returns where the document is in Redis.
+func (r *connection) location(client redis.UniversalClient) docstore.Location {
 	return docstore.Location{Client: client, Key: r.key}
 }
 
@@ -308,7 +308,7 @@ func pull(ctx context.Context, command *call) (int, error) {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, server.timeout)
 	defer cancel()
-	text, version, err := server.documents(client).Read(ctx)
+	text, version, err := server.location(client).Read(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -334,10 +334,10 @@ const noDocument = "none"
 type publication struct {
 	*call
 
-	documents docstore.Location
-	text      []byte
-	document  *document.Document
-	result    map[string]any
+	location docstore.Location
+	text     []byte
+	document *document.Document
+	result   map[string]any
 }
 
 // push publishes a document in Redis, and waits until all servers have it.
@@ -361,7 +361,7 @@ func push(ctx context.Context, command *call) (int, error) {
 		return 0, err
 	}
 	defer client.Close()
-	publication.documents = server.documents(client)
+	publication.location = server.location(client)
 	ask, cancel := context.WithTimeout(ctx, server.timeout) // for Redis; servers have the patience
 	defer cancel()
 	// What changes is told first, also if the document is not pushed then.
@@ -379,7 +379,7 @@ func push(ctx context.Context, command *call) (int, error) {
 		return exitOK, publication.not(fmt.Sprintf(text, publication.document.Version, was))
 	}
 	// In the place of the version that was compared, and of no other: what was told is what changes.
-	err = publication.documents.Write(ask, publication.text, replaces)
+	err = publication.location.Write(ask, publication.text, replaces)
 	switch {
 	case errors.Is(err, docstore.ErrConflict):
 		return exitNo, publication.not("somebody else has pushed meanwhile, so compare again")
@@ -399,7 +399,7 @@ func (p *publication) not(why string) error {
 // compare prints what changes, and returns the version that is in Redis. What was not pushed is an error, and stays
 // there. What was changed by hand since has the version that was pushed, and is told.
 func (p *publication) compare(ctx context.Context) (replaces string, err error) {
-	text, replaces, err := p.documents.Read(ctx)
+	text, replaces, err := p.location.Read(ctx)
 	var was *document.Document
 	switch {
 	case err == nil:
@@ -410,14 +410,14 @@ func (p *publication) compare(ctx context.Context) (replaces string, err error) 
 		}
 	case errors.Is(err, docstore.ErrByHand):
 		p.warnf("headgate push: what is in Redis was changed by hand, and cannot be compared\n")
-		replaces, err = p.documents.Version(ctx)
+		replaces, err = p.location.Version(ctx)
 		if err != nil {
 			return "", err
 		}
 	case !errors.Is(err, docstore.ErrNone):
 		return "", err
 	}
-	all := changes(was, p.document)
+	all := list(document.Diff(was, p.document)) // with keys: who has the documents has those, too
 	p.result = map[string]any{
 		"version": p.document.Version, "replaces": cmp.Or(replaces, noDocument), "changes": all, "pushed": false,
 	}
@@ -433,7 +433,7 @@ func (p *publication) await(ctx context.Context, patience time.Duration) (int, e
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// A server that refuses the document goes on with the old one, so all are told of; also how many have done neither.
-	have, refused, err := p.documents.Await(ctx, p.document.Version)
+	have, refused, err := p.location.Await(ctx, p.document.Version)
 	if err != nil {
 		const text = "the document is pushed, but the servers cannot be asked: %w"
 		return 0, errors.Join(append(refused, fmt.Errorf(text, err))...)

@@ -23,6 +23,7 @@ import (
 	"github.com/headgate/headgate/internal/ctxmark"
 	"github.com/headgate/headgate/internal/lease"
 	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/plans"
 	"github.com/headgate/headgate/internal/slots"
 	"github.com/headgate/headgate/internal/store"
 )
@@ -46,19 +47,19 @@ func (s *Stores) CloseSlots(ctx context.Context) error {
 	return s.Slots.Close(ctx, "")
 }
 
-// A Book has the policies and the numbers of slots that a document gives to plans and keys.
-type Book interface{ View() View }
+// A Book has the document as of now. It is an atomic.Pointer, but in tests.
+type Book interface{ Load() *Snapshot }
 
-// A View is a book at one moment. Limits, and slots, have a number that stays the same as long as the book lives. A
-// plan that the document lacks is the default.
-type View interface {
-	// Policies returns those of a key in a request of a plan, and Number how many slots it may hold.
-	Policies(limit int, plan, key string) *Policies
-	Number(slots int, plan, key string) int64
-
-	// All returns the policies of all plans.
-	All(limit int) []*Policies
+// A Snapshot is a document at one moment. It does not change, so many goroutines look into it at once. Limits, and
+// slots, keep their index as long as the book lives; a table is nil if the document does not have the name. A plan that
+// the document lacks is the default.
+type Snapshot struct {
+	Limits []*plans.Table[*Policies]
+	Slots  []*plans.Table[int64]
 }
+
+// A View is the Snapshot that all charges of a decision look into.
+type View = *Snapshot
 
 // A Limiter is one plan of a limiter. Its policies are constants, or those of a document, or a function has returned
 // wrong ones. It does not change, and is safe for concurrent use.
@@ -108,7 +109,7 @@ func (l *Limiter) view() View {
 	if l.book == nil {
 		return nil
 	}
-	return l.book.View()
+	return l.book.Load()
 }
 
 // policies returns what applies to a key, as of a view of the limiter's book. It is the one place that knows where
@@ -121,7 +122,7 @@ func (l *Limiter) policies(view View, key string) (*Policies, error) {
 	if l.fault != nil {
 		return nil, l.fault
 	}
-	return view.Policies(l.limitInBook, l.plan, key), nil
+	return view.Limits[l.limitInBook].Find(l.plan, key), nil
 }
 
 // Of returns what applies to a key as of now.
@@ -130,8 +131,8 @@ func (l *Limiter) Of(key string) (*Policies, error) { return l.policies(l.view()
 // All returns the policies of all plans that the limiter knows by its document, and those of the key.
 func (l *Limiter) All(key string) []*Policies {
 	if l.book != nil {
-		view := l.book.View()
-		return append(view.All(l.limitInBook), view.Policies(l.limitInBook, l.plan, key))
+		table := l.book.Load().Limits[l.limitInBook]
+		return append(table.All(), table.Find(l.plan, key))
 	}
 	if l.fixed != nil {
 		return []*Policies{l.fixed}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/headgate/headgate/internal/backend"
 	"github.com/headgate/headgate/internal/memory"
+	"github.com/headgate/headgate/internal/plans"
 	"github.com/headgate/headgate/internal/step"
 	"github.com/headgate/headgate/internal/store"
 )
@@ -155,27 +156,13 @@ type flipping struct {
 	looks  int64
 }
 
-func (f *flipping) View() backend.View {
+func (f *flipping) Load() *backend.Snapshot {
 	f.looks++
-	return flippingView{f, f.looks}
-}
-
-type flippingView struct {
-	book  *flipping
-	limit int64
-}
-
-func (v flippingView) Policies(int, string, string) *backend.Policies {
-	policies, err := limiter(v.book.t, v.book.stores, "api", fixedWindow(v.limit)).Of("")
+	policies, err := limiter(f.t, f.stores, "api", fixedWindow(f.looks)).Of("")
 	if err != nil {
-		v.book.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	return policies
-}
-
-func (v flippingView) Number(int, string, string) int64 { return v.limit }
-func (v flippingView) All(limit int) []*backend.Policies {
-	return []*backend.Policies{v.Policies(limit, "", "")}
+	return &backend.Snapshot{Limits: []*plans.Table[*backend.Policies]{plans.NewTable(policies, nil)}}
 }
 
 // Charges of one document see one version of it, whatever is loaded meanwhile.

@@ -52,7 +52,7 @@ func (s *SlotLimit) Book() Book { return s.book }
 // Limit returns how many slots a key may hold as of now.
 func (s *SlotLimit) Limit(key string) int64 {
 	if s.book != nil {
-		return s.book.View().Number(s.slotsInBook, s.plan, key)
+		return s.book.Load().Slots[s.slotsInBook].Find(s.plan, key)
 	}
 	return s.number
 }

@@ -14,9 +14,9 @@ import (
 
 // A Change is one thing that changes between two documents.
 type Change struct {
-	Text        string // without keys
-	Key         string // of an override: for the terminal of whoever has the documents, and for no log
-	StartsFresh bool   // what keys have used under the old policy does not count under the new one
+	Text        string `json:"text"`            // without keys
+	Key         string `json:"key,omitempty"`   // of an override: for whoever has the documents, and for no log
+	StartsFresh bool   `json:"fresh,omitempty"` // what keys have used under the old policy is none under the new one
 }
 
 func (c Change) String() string { return c.Text }
@@ -58,7 +58,7 @@ func limitsDiff(before, after map[string]*Limit) (changes []Change) {
 
 // title begins the text of a change.
 func title(limit *Limit) string {
-	if limit.Slots {
+	if limit.IsSlots {
 		return fmt.Sprintf("slots %q: ", limit.Name)
 	}
 	return fmt.Sprintf("limit %q: ", limit.Name)
@@ -100,7 +100,7 @@ func plansDiff(was, is *Limit) (changes []Change) {
 		what := "plan " + name
 		// A plan that is new or gone is told as a whole. Its keys change their plan, and no policy changes, so nothing
 		// is said of a fresh start.
-		if is.Slots || oldPlan == nil || newPlan == nil {
+		if is.IsSlots || oldPlan == nil || newPlan == nil {
 			add(what, arrow(planText(was, oldPlan), planText(is, newPlan)), false)
 			continue
 		}
@@ -155,10 +155,10 @@ func planText(limit *Limit, plan *Plan) string {
 	switch {
 	case plan == nil:
 		return ""
-	case limit.Slots && plan.Slots == step.MaxInt:
+	case limit.IsSlots && plan.Number == step.MaxInt:
 		return "unlimited"
-	case limit.Slots:
-		return fmt.Sprint(plan.Slots)
+	case limit.IsSlots:
+		return fmt.Sprint(plan.Number)
 	}
 	var texts []string
 	for _, policy := range plan.Policies {

@@ -32,7 +32,7 @@ import (
 	"github.com/headgate/headgate/internal/yamltree"
 )
 
-// A Document is a valid document. It does not change. Limits and slots are two spaces of names: a limit and slots may
+// A Document is a valid document. Only Attach changes it, before it is in force. Limits and slots are two spaces of names: a limit and slots may
 // share one.
 type Document struct {
 	Version  string // of its text
@@ -44,7 +44,7 @@ type Document struct {
 // A Limit is a limit, or slots. It has a plan at least, of which one is the default.
 type Limit struct {
 	Name      string
-	Slots     bool
+	IsSlots   bool
 	Default   string
 	Plans     map[string]*Plan
 	Overrides []*Override
@@ -57,7 +57,7 @@ type Limit struct {
 type Plan struct {
 	Policies []backend.Policy
 	Prepared *backend.Policies // as they are asked
-	Slots    int64
+	Number   int64             // of slots
 
 	place yamltree.Place
 }
@@ -134,7 +134,7 @@ func Parts(from *yamltree.Reader, limits, slots *yaml.Node) *Document {
 // limit reads one limit, or slots of one name.
 func (r *reader) limit(name, node *yaml.Node, slots bool) *Limit {
 	limit := &Limit{
-		Name: name.Value, Slots: slots, Plans: map[string]*Plan{},
+		Name: name.Value, IsSlots: slots, Plans: map[string]*Plan{},
 		place: yamltree.PlaceOf(name), plansByText: map[string]*Plan{},
 	}
 	if err := backend.CheckName(limit.Name); err != nil {
@@ -189,8 +189,8 @@ func (r *reader) plan(limit *Limit, node *yaml.Node) *Plan {
 	if node.Kind == 0 { // it was at fault
 		return plan
 	}
-	if limit.Slots {
-		plan.Slots = r.slots(node)
+	if limit.IsSlots {
+		plan.Number = r.slots(node)
 		return plan
 	}
 	// A policy with a fault cannot be prepared, and would only give faults that follow from it.
@@ -312,10 +312,10 @@ func countAlike(policy, other backend.Policy) bool {
 // isConstant reports whether policies count nothing.
 func isConstant(all []backend.Policy) bool { return len(all) == 0 || all[0].Constant() }
 
-// Prepare asks a store about all policies. The error is Faults. The store attaches to each what it needs for its
-// decisions. It may refuse a valid policy, as one under FailLocal whose share cannot be counted in memory: so the
+// Attach has a store prepare all policies, by its Prepare, which writes into them what it needs for its decisions. The
+// error is Faults. The store may refuse a valid policy, as one under FailLocal whose share cannot be counted in memory: so the
 // document is put in force only afterwards.
-func (d *Document) Prepare(ask func([]step.Policy) error) error {
+func (d *Document) Attach(prepare func([]step.Policy) error) error {
 	r := &reader{new(yamltree.Reader)}
 	for _, limit := range d.Limits {
 		// Many overrides may have one plan.
@@ -327,7 +327,7 @@ func (d *Document) Prepare(ask func([]step.Policy) error) error {
 			given[override.Plan] = true
 		}
 		for plan := range given {
-			if err := ask(plan.Prepared.List); err != nil {
+			if err := prepare(plan.Prepared.List); err != nil {
 				r.At(plan.place, "%v", err)
 			}
 		}
@@ -346,7 +346,7 @@ func (d *Document) Tables() (
 	}
 	slots = map[string]*plans.Table[int64]{}
 	for name, limit := range d.Slots {
-		slots[name] = table(limit, func(plan *Plan) int64 { return plan.Slots })
+		slots[name] = table(limit, func(plan *Plan) int64 { return plan.Number })
 	}
 	return limits, slots
 }

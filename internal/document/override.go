@@ -37,7 +37,7 @@ func (r *reader) overrides(limit *Limit, list *yaml.Node) {
 // nothing which follows from the fault is told.
 func (r *reader) override(limit *Limit, node *yaml.Node) *Override {
 	own := "policies"
-	if limit.Slots {
+	if limit.IsSlots {
 		own = "slots"
 	}
 	// The fields are read in one order, whatever the order in the text: faults are sorted by their places in the end.

@@ -19,30 +19,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/headgate/headgate/internal/backend"
 )
-
-// A Snapshot is a document at one moment. It does not change. Names keep their index as long as the book lives; a table
-// is nil if the document does not have the name. So many goroutines look into it at once, and the next document is
-// another Snapshot.
-type Snapshot struct {
-	Limits []*Table[*backend.Policies]
-	Slots  []*Table[int64]
-}
-
-// Policies implements [backend.View].
-func (s *Snapshot) Policies(index int, plan, key string) *backend.Policies {
-	return s.Limits[index].Find(plan, key)
-}
-
-// All implements [backend.View].
-func (s *Snapshot) All(index int) []*backend.Policies {
-	return slices.Collect(maps.Values(s.Limits[index].plans))
-}
-
-// Number implements [backend.View].
-func (s *Snapshot) Number(index int, plan, key string) int64 { return s.Slots[index].Find(plan, key) }
 
 // A Table has the plans of one name, and the overrides of keys. It does not change once it is asked.
 type Table[T any] struct {
@@ -70,11 +47,8 @@ func NewTable[T any](standard T, plans map[string]T) *Table[T] {
 	}
 }
 
-// Has reports whether there is such a plan.
-func (t *Table[T]) Has(plan string) bool {
-	_, ok := t.plans[plan]
-	return ok
-}
+// All returns what all plans give.
+func (t *Table[T]) All() []T { return slices.Collect(maps.Values(t.plans)) }
 
 // Key, Network and Prefix add an override, which applies from one instant until before another. Instants of 0 are no
 // bounds. They are for whoever makes the table, before anybody asks it. Key, network and prefix must not be empty, and

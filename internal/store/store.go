@@ -11,7 +11,8 @@ import (
 
 // Rates keep the states of keys, and decide. They are safe for concurrent use.
 type Rates interface {
-	// Prepare is called once for the policies of each limiter that is made, before anything is asked about them.
+	// Prepare is called once for the policies of each limiter that is made, before anything is asked about them. It
+	// writes into them what the store needs for its decisions, their Attachment.
 	// Its error is a fault of the configuration: those that it joins have a line each.
 	Prepare(policies []step.Policy) error
 

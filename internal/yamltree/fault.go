@@ -29,8 +29,9 @@ import (
 // A Fault is one mistake in a document, or a warning, at its place. Its text never has the key of an override, nor
 // what may be one by a mistake of typing: servers log it.
 type Fault struct {
-	Line, Column int // counted from 1; a column is a character
-	Text         string
+	Line   int    `json:"line"`
+	Column int    `json:"column"` // both are counted from 1; a column is a character
+	Text   string `json:"text"`
 }
 
 func (f Fault) String() string {
