@@ -25,16 +25,16 @@ func Middleware(guard interface {
 		panic("headgate: ginmw: the guard is nil")
 	}
 	handler := guard.Handler(http.HandlerFunc(next))
-	return func(c *gin.Context) {
-		visit := &visit{Context: c.Request.Context()}
-		visit.ginContext.Store(c)
-		entrance := &entrance{ResponseWriter: c.Writer, visit: visit}
-		c.Writer = entrance
-		defer entrance.end(c) // Gin uses its contexts again
-		handler.ServeHTTP(entrance, c.Request.WithContext(visit))
+	return func(ginContext *gin.Context) {
+		visit := &visit{Context: ginContext.Request.Context()}
+		visit.ginContext.Store(ginContext)
+		entrance := &entrance{ResponseWriter: ginContext.Writer, visit: visit}
+		ginContext.Writer = entrance
+		defer entrance.end(ginContext) // Gin uses its contexts again
+		handler.ServeHTTP(entrance, ginContext.Request.WithContext(visit))
 		if !visit.passed {
-			c.Abort()
-			c.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
+			ginContext.Abort()
+			ginContext.Writer.WriteHeaderNow() // HEAD has no body, and other middleware calls Written
 		}
 	}
 }
@@ -49,7 +49,8 @@ type visit struct {
 }
 
 // An entrance is the writer on which the guard refuses. It is that of Gin's context as well, until the handlers behind
-// the guard run: so the guard knows of an answer that OnRefused gives by the context.
+// the guard run: so the guard knows of an answer that OnRefused gives by the context. The type writer is not on the way
+// of a refusal: it is for requests that pass.
 type entrance struct {
 	gin.ResponseWriter
 
@@ -99,9 +100,9 @@ func (v *visit) Value(key any) any {
 	case visitKey:
 		return v
 	case valueKey: // of the key function Value
-		c := v.ginContext.Load()
-		if c != nil {
-			value, _ := c.Get(string(key))
+		ginContext := v.ginContext.Load()
+		if ginContext != nil {
+			value, _ := ginContext.Get(string(key))
 			return value
 		}
 	}
@@ -110,29 +111,29 @@ func (v *visit) Value(key any) any {
 
 // Refused is what the guard calls with a refusal.
 func (e *entrance) Refused(verdict *nethttp.Verdict, _ string) (answered bool) {
-	c := e.visit.ginContext.Load()
-	// This is c.Error, which would look for a gin.Error in the verdict first.
-	c.Errors = append(c.Errors, &gin.Error{Err: verdict, Type: gin.ErrorTypePrivate})
-	return e.begun || e.Written() // then OnRefused has written, by the context; otherwise the guard answers
+	ginContext := e.visit.ginContext.Load()
+	// This is ginContext.Error, which would look for a gin.Error in the verdict first.
+	ginContext.Errors = append(ginContext.Errors, &gin.Error{Err: verdict, Type: gin.ErrorTypePrivate})
+	return e.begun || e.Written() // OnRefused has written: by its writer, or by the context, which only this one sees
 }
 
 // next runs the handlers behind the guard.
 func next(w http.ResponseWriter, r *http.Request) {
 	visit, _ := r.Context().Value(visitKey{}).(*visit)
-	c := visit.ginContext.Load()
+	ginContext := visit.ginContext.Load()
 	visit.passed = true
-	c.Request = r
-	leave(c)
+	ginContext.Request = r
+	leave(ginContext)
 	_, same := w.(*entrance)
 	if same { // the guard does not look at the response
-		c.Next()
+		ginContext.Next()
 		return
 	}
 	// The guard sees the response through w, and Gin needs the methods of its own writer.
-	inner := c.Writer
-	c.Writer = &writer{inner, w}
-	defer func() { c.Writer = inner }()
-	c.Next()
+	inner := ginContext.Writer
+	ginContext.Writer = &writer{inner, w}
+	defer func() { ginContext.Writer = inner }()
+	ginContext.Next()
 	if !inner.Written() {
 		w.WriteHeader(inner.Status()) // which Gin sends when all handlers have returned
 	}
@@ -199,9 +200,9 @@ func Key(get func(*gin.Context) (string, error)) keyfuncs.Func {
 		panic("headgate: ginmw: the function of a Key is nil")
 	}
 	return func(r *http.Request) (string, error) {
-		c := Context(r)
-		if c != nil {
-			return get(c)
+		ginContext := Context(r)
+		if ginContext != nil {
+			return get(ginContext)
 		}
 		return "", keyfuncs.ErrProgram
 	}
@@ -223,8 +224,8 @@ func Value(name string) keyfuncs.Func {
 // Route returns the pattern of the route, such as "/items/:id", for all methods together. It is for use within
 // [keyfuncs.All]. All requests that match no route have one key.
 func Route() keyfuncs.Func {
-	return Key(func(c *gin.Context) (string, error) {
-		path := c.FullPath()
+	return Key(func(ginContext *gin.Context) (string, error) {
+		path := ginContext.FullPath()
 		if path != "" {
 			return path, nil
 		}

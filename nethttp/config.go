@@ -152,6 +152,7 @@ func New(config Config) (*Guard, error) {
 	guard := &Guard{config: config}
 	watch := engine.NewWatch("nethttp", config.Logger, config.Observe != nil)
 	guard.rules = engine.Rules{Watch: watch, LeastPause: 1, MostPause: 5}
+	// What the engine asks of the rules: of each Rate a RateRule, and of each Concurrency a SlotsRule.
 	for _, r := range config.Rates {
 		guard.settles = guard.settles || r.Settle != nil
 		guard.costs = guard.costs || r.Settle != nil || r.Cost != nil

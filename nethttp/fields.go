@@ -66,8 +66,8 @@ func XRateLimitFields(header http.Header, verdict *Verdict) {
 	}
 }
 
-// fields sets the fields that describe the limits.
-func (p *page) fields(
+// describe sets the fields that describe the limits.
+func (p *page) describe(
 	header http.Header, admission *engine.Admission, prepared *prepared, fields func(http.Header, *Verdict),
 ) {
 	switch {
@@ -87,7 +87,7 @@ func (p *page) rateLimit(header http.Header, admission *engine.Admission, prepar
 			return
 		}
 		p.add(header, empty, "Ratelimit-Policy", prepared.policies)
-		p.begin()
+		p.open()
 		for i := range prepared.byPolicy {
 			one := &prepared.byPolicy[i]
 			if !one.hidden {
@@ -95,7 +95,7 @@ func (p *page) rateLimit(header http.Header, admission *engine.Admission, prepar
 				p.state(one.name, left, next, one.settles && admission.Decision.Allowed)
 			}
 		}
-		p.add(header, empty, "Ratelimit", p.end())
+		p.add(header, empty, "Ratelimit", p.written())
 		return
 	}
 	policies, states := p.texts(admission)
@@ -109,7 +109,7 @@ func (p *page) rateLimit(header http.Header, admission *engine.Admission, prepar
 
 // texts returns the values of RateLimit-Policy and RateLimit, or "" for one that is not to be there.
 func (p *page) texts(admission *engine.Admission) (policies, states string) {
-	p.begin()
+	p.open()
 	rates := admission.OfRates()
 	for i := range admission.Answers() {
 		answer := admission.At(i)
@@ -121,8 +121,8 @@ func (p *page) texts(admission *engine.Admission) (policies, states string) {
 		}
 		p.policy(&answer, i >= rates)
 	}
-	policies = p.end()
-	p.begin()
+	policies = p.written()
+	p.open()
 	for i := range admission.Answers() {
 		d := admission.At(i)
 		if !admission.Hides(&d) && admission.Known(i, &d) && d.Remaining != core.NoLimit {
@@ -130,7 +130,7 @@ func (p *page) texts(admission *engine.Admission) (policies, states string) {
 			p.state(quote(d.Policy), d.Remaining, d.NextAfter, mayComeBack)
 		}
 	}
-	return policies, p.end()
+	return policies, p.written()
 }
 
 // A page has room for the fields of some responses, so that a response takes less than one allocation. The
@@ -158,9 +158,9 @@ func takePage() *page {
 	return p
 }
 
-func (p *page) begin() { p.start = p.text.Len() }
-
-func (p *page) end() string { return p.text.String()[p.start:] }
+// open begins a value, and written returns it.
+func (p *page) open()           { p.start = p.text.Len() }
+func (p *page) written() string { return p.text.String()[p.start:] }
 
 func (p *page) comma() {
 	if p.text.Len() > p.start {

@@ -39,7 +39,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 			if a.Stage == engine.Answered {
 				g.tellProgram(r, &a, false)
 			}
-			g.fields(w.Header(), &a)
+			g.setFields(w.Header(), &a)
 			next.ServeHTTP(w, r)
 		default:
 			g.passage(&a).serve(w, r, next)
@@ -53,9 +53,9 @@ func (g *Guard) tellProgram(r *http.Request, admission *engine.Admission, observ
 	}
 }
 
-func (g *Guard) fields(header http.Header, admission *engine.Admission) {
+func (g *Guard) setFields(header http.Header, admission *engine.Admission) {
 	page := takePage()
-	page.fields(header, admission, g.prepared, g.config.Fields)
+	page.describe(header, admission, g.prepared, g.config.Fields)
 	pages.Put(page)
 }
 
@@ -130,9 +130,9 @@ func (p *passage) serve(w http.ResponseWriter, r *http.Request, next http.Handle
 			guard.tellProgram(r, observed, true)
 		}
 	}
-	guard.fields(w.Header(), admission)
+	guard.setFields(w.Header(), admission)
 	if guard.costs || p.verdict != nil {
-		p.begin()
+		p.noteCosts()
 		p.self, p.context = p, passageContext{r.Context(), &p.self}
 		r = r.WithContext(&p.context)
 	}
@@ -152,14 +152,14 @@ func (p *passage) each(call func(admission *engine.Admission)) {
 	}
 }
 
-// begin notes what was charged.
-func (p *passage) begin() {
+// noteCosts notes what was charged.
+func (p *passage) noteCosts() {
 	for i := range p.costs {
 		p.costs[i] = -1
 	}
 	p.each(func(admission *engine.Admission) {
 		charges := admission.Charges()
-		for i, rule := range admission.Took {
+		for i, rule := range admission.EachRate {
 			p.costs[rule] = charges[i].Units
 		}
 	})
@@ -193,7 +193,7 @@ func (p *passage) end(r *http.Request, rec *record.Recorder, returned bool) {
 	p.each(func(admission *engine.Admission) {
 		charges := admission.Charges()
 		actual := make([]int64, len(charges))
-		for i, rule := range admission.Took {
+		for i, rule := range admission.EachRate {
 			actual[i] = p.costs[rule]
 			settle := p.guard.config.Rates[rule].Settle
 			if settle == nil || rec.Hijacked { // nobody knows what a hijacked connection has cost

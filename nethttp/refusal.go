@@ -23,7 +23,7 @@ func refuse(
 	header := w.Header()
 	page := takePage()
 	defer pages.Put(page)
-	page.fields(header, admission, prepared, fields)
+	page.describe(header, admission, prepared, fields)
 	// Each field has a value of its own, since a handler may change it. The room for all is taken at once, in less
 	// time.
 	values := page.take(5) // the fourth is the length, which is set below
@@ -38,6 +38,8 @@ func refuse(
 		delete(header, "Retry-After")
 	}
 	document := documentOf(admission, prepared)
+	// OnRefused may answer, then the framework, which hears of each refusal, and else this guard does. What OnRefused
+	// writes by the context of a framework goes past the recorder: then the framework says that it is answered.
 	framework, native := w.(refuser)
 	if onRefused != nil || native {
 		refusal := verdict(admission, false)
@@ -96,7 +98,7 @@ func (p *page) retryAfter(admission *engine.Admission) string {
 	if admission.RetryAfter <= 0 || admission.RetryAfter == core.Never {
 		return ""
 	}
-	p.begin()
+	p.open()
 	p.number("", seconds(admission.RetryAfter))
-	return p.end()
+	return p.written()
 }

@@ -25,12 +25,12 @@ func Middleware(guard interface {
 	}
 	return func(following echo.HandlerFunc) echo.HandlerFunc {
 		handler := guard.Handler(http.HandlerFunc(next))
-		return func(c *echo.Context) error {
-			visit := &visit{Context: c.Request().Context(), echoContext: c, following: following}
-			entrance := &entrance{c.Response(), visit}
-			c.SetResponse(entrance)
+		return func(echoContext *echo.Context) error {
+			visit := &visit{Context: echoContext.Request().Context(), echoContext: echoContext, following: following}
+			entrance := &entrance{echoContext.Response(), visit}
+			echoContext.SetResponse(entrance)
 			defer visit.end() // Echo uses its contexts again
-			handler.ServeHTTP(entrance, c.Request().WithContext(visit))
+			handler.ServeHTTP(entrance, echoContext.Request().WithContext(visit))
 			return visit.err
 		}
 	}
@@ -67,9 +67,9 @@ func (v *visit) Value(key any) any {
 	case visitKey:
 		return v
 	case valueKey: // of the key function Value
-		c := v.context()
-		if c != nil {
-			return c.Get(string(key))
+		echoContext := v.context()
+		if echoContext != nil {
+			return echoContext.Get(string(key))
 		}
 	}
 	return v.Context.Value(key)
@@ -138,20 +138,20 @@ func (r *refusal) Unwrap() error                { return r.Verdict }
 // next runs the handlers behind the guard.
 func next(w http.ResponseWriter, r *http.Request) {
 	visit, _ := r.Context().Value(visitKey{}).(*visit)
-	c := visit.echoContext
-	c.SetRequest(r)
-	leave(c)
+	echoContext := visit.echoContext
+	echoContext.SetRequest(r)
+	leave(echoContext)
 	_, same := w.(*entrance)
 	if same { // the guard does not look at the response
-		visit.err = visit.following(c)
+		visit.err = visit.following(echoContext)
 		return
 	}
-	response := c.Response()
-	c.SetResponse(echo.NewResponse(w, c.Logger()))
-	defer c.SetResponse(response)
-	visit.err = visit.following(c)
+	response := echoContext.Response()
+	echoContext.SetResponse(echo.NewResponse(w, echoContext.Logger()))
+	defer echoContext.SetResponse(response)
+	visit.err = visit.following(echoContext)
 	if visit.err != nil {
-		c.Echo().HTTPErrorHandler(c, visit.err) // so that the guard sees the response to the error
+		echoContext.Echo().HTTPErrorHandler(echoContext, visit.err) // so that the guard sees the response to the error
 	}
 }
 
@@ -171,9 +171,9 @@ func Key(get func(*echo.Context) (string, error)) keyfuncs.Func {
 		panic("headgate: echov5mw: the function of a Key is nil")
 	}
 	return func(r *http.Request) (string, error) {
-		c := Context(r)
-		if c != nil {
-			return get(c)
+		echoContext := Context(r)
+		if echoContext != nil {
+			return get(echoContext)
 		}
 		return "", keyfuncs.ErrProgram
 	}
@@ -195,8 +195,8 @@ func Value(name string) keyfuncs.Func {
 // Route returns the pattern of the route, such as "/items/:id", for all methods together. It is for use within
 // [keyfuncs.All]. All requests that match no route have one key.
 func Route() keyfuncs.Func {
-	return Key(func(c *echo.Context) (string, error) {
-		path := c.Path()
+	return Key(func(echoContext *echo.Context) (string, error) {
+		path := echoContext.Path()
 		if path != "" {
 			return path, nil
 		}

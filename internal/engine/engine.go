@@ -172,12 +172,12 @@ func (a *Admission) add(rule int, charge backend.Charge) {
 	a.chargeCount++
 }
 
-// Took calls a function with the index of each rate that took part, in the order of the charges.
+// EachRate calls a function with the index of each rate that took part, in the order of the charges.
 //
 //	rules     0 applies   1 is skipped   2 applies
 //	rateBits  1           0              1
 //	charges   0                          1
-func (a *Admission) Took(yield func(charge, rule int) bool) {
+func (a *Admission) EachRate(yield func(charge, rule int) bool) {
 	// Rates that do not apply have a bit of 0, and no charge.
 	charge := 0
 	for rule := 0; a.rateBits>>rule != 0; rule++ {

@@ -276,7 +276,7 @@ func TestTook(t *testing.T) {
 		}
 		admission := admit(newRules(rates), request(t))
 		var took [][2]int
-		for charge, rule := range admission.Took {
+		for charge, rule := range admission.EachRate {
 			took = append(took, [2]int{charge, rule})
 			if name := admission.Charges()[charge].Limiter.Name(); name != rates[rule].Limiter.Name() {
 				t.Errorf("charge %d is of %q, not of rule %d", charge, name, rule)
@@ -285,7 +285,7 @@ func TestTook(t *testing.T) {
 		if !slices.Equal(took, want) || len(admission.Charges()) != len(want) {
 			t.Errorf("of %d rates %v took part, not %v", n, took, want)
 		}
-		for charge := range admission.Took { // a caller may stop
+		for charge := range admission.EachRate { // a caller may stop
 			if charge == 1 {
 				break
 			}

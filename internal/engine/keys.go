@@ -98,7 +98,7 @@ func (rs *Rules) Whom(admission *Admission, r *http.Request, rule *Rule, name st
 		}
 	}
 	if err == nil {
-		rs.Watch.Key(name, r, key)
+		rs.Watch.WarnOfProxy(name, r, key)
 		return key, plan, true
 	}
 	// A missing key is a fault of the client, unless the function says that it is one of the program.
