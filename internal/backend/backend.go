@@ -50,16 +50,14 @@ func (s *Stores) CloseSlots(ctx context.Context) error {
 // A Book has the document as of now. It is an atomic.Pointer, but in tests.
 type Book interface{ Load() *Snapshot }
 
-// A Snapshot is a document at one moment. It does not change, so many goroutines look into it at once. Limits, and
+// A Snapshot is a document at one moment, which all charges of a decision look into. It does not change, so many
+// goroutines look into it at once. Limits, and
 // slots, keep their index as long as the book lives; a table is nil if the document does not have the name. A plan that
 // the document lacks is the default.
 type Snapshot struct {
 	Limits []*plans.Table[*Policies]
 	Slots  []*plans.Table[int64]
 }
-
-// A View is the Snapshot that all charges of a decision look into.
-type View = *Snapshot
 
 // A Limiter is one plan of a limiter. Its policies are constants, or those of a document, or a function has returned
 // wrong ones. It does not change, and is safe for concurrent use.
@@ -104,17 +102,17 @@ func (s Shared) Stores() *Stores { return s.stores }
 // Book returns the document that has the policies, or nil.
 func (l *Limiter) Book() Book { return l.book }
 
-// view returns the document as of now, or nil.
-func (l *Limiter) view() View {
+// snapshot returns the document as of now, or nil.
+func (l *Limiter) snapshot() *Snapshot {
 	if l.book == nil {
 		return nil
 	}
 	return l.book.Load()
 }
 
-// policies returns what applies to a key, as of a view of the limiter's book. It is the one place that knows where
+// policies returns what applies to a key, as of a snapshot of the limiter's book. It is the one place that knows where
 // policies come from.
-func (l *Limiter) policies(view View, key string) (*Policies, error) {
+func (l *Limiter) policies(snapshot *Snapshot, key string) (*Policies, error) {
 	// The most frequent first: of a program's constants, no book is asked.
 	if l.fixed != nil {
 		return l.fixed, nil
@@ -122,11 +120,11 @@ func (l *Limiter) policies(view View, key string) (*Policies, error) {
 	if l.fault != nil {
 		return nil, l.fault
 	}
-	return view.Limits[l.limitInBook].Find(l.plan, key), nil
+	return snapshot.Limits[l.limitInBook].Find(l.plan, key), nil
 }
 
 // Of returns what applies to a key as of now.
-func (l *Limiter) Of(key string) (*Policies, error) { return l.policies(l.view(), key) }
+func (l *Limiter) Of(key string) (*Policies, error) { return l.policies(l.snapshot(), key) }
 
 // All returns the policies of all plans that the limiter knows by its document, and those of the key.
 func (l *Limiter) All(key string) []*Policies {

@@ -154,14 +154,14 @@ func Decide(ctx context.Context, mode step.Mode, charges []Charge, decision *Dec
 	return decision.ask(ctx, mode, cells, allConstant || someNever)
 }
 
-// applied are the policies that apply to a charge, as of a view.
+// applied are the policies that apply to a charge, as of a snapshot.
 type applied struct {
 	*Policies
 
-	view View
+	snapshot *Snapshot
 }
 
-// find finds the policies of charges, as of one view of each document, and how many there are. It compares each charge
+// find finds the policies of charges, as of one snapshot of each document, and how many there are. It compares each charge
 // with all before it: of 64 at most, that takes less than a map.
 func find(charges []Charge, found []applied) (all []applied, cells int, err error) {
 	if len(charges) == 0 || len(charges) > maxCharges {
@@ -173,8 +173,8 @@ func find(charges []Charge, found []applied) (all []applied, cells int, err erro
 			return nil, 0, tooFew(charge.Units, 0)
 		}
 		limiter := charge.Limiter
-		// Charges of one document see the same view of it, or a decision could have policies of two versions.
-		var view View
+		// Charges of one document see the same snapshot of it, or a decision could have policies of two versions.
+		var snapshot *Snapshot
 		for j := range i {
 			earlier := charges[j].Limiter
 			switch {
@@ -183,17 +183,17 @@ func find(charges []Charge, found []applied) (all []applied, cells int, err erro
 			case earlier.name == limiter.name && charges[j].Key == charge.Key:
 				return nil, 0, Invalid("two charges of limiter %q have the same key", limiter.name)
 			case earlier.book != nil && earlier.book == limiter.book:
-				view = found[j].view
+				snapshot = found[j].snapshot
 			}
 		}
-		if view == nil {
-			view = limiter.view()
+		if snapshot == nil {
+			snapshot = limiter.snapshot()
 		}
-		policies, err := limiter.policies(view, charge.Key)
+		policies, err := limiter.policies(snapshot, charge.Key)
 		if err != nil {
 			return nil, 0, err
 		}
-		found = append(found, applied{policies, view})
+		found = append(found, applied{policies, snapshot})
 		cells += len(policies.List)
 	}
 	if cells > maxCells {
