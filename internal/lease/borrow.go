@@ -63,7 +63,7 @@ func (s *Leases) extra(e *entry, now instant, n int64) int64 {
 		cell := &e.cells[i]
 		life = min(life, cell.Policy.Period*1000/4)
 		if cell.Policy.Kind != step.SlidingWindow && nowAtStore >= cell.Policy.LeaseEnd(e.readAtStore) {
-			left = min(left, cell.Policy.Capacity()) // of a new window
+			left = min(left, cell.Policy.Capacity()) // the reading is of the window before
 		} else {
 			left = min(left, cell.Remaining)
 		}
@@ -100,6 +100,7 @@ func (b *borrow) run(ctx context.Context, cells []step.Cell) (allowed bool, err 
 		answers <- answer{allowed, err}
 	}
 	if !b.leases.start(ask) { // it is closed
+		b.extra = 0
 		return b.ask(ctx, cells)
 	}
 	select {
@@ -119,7 +120,7 @@ func (b *borrow) ask(ctx context.Context, cells []step.Cell) (allowed bool, err 
 	var asked []step.Cell
 	var sent instant
 	askFor := func(extra int64) {
-		b.extra = extra
+		b.extra = extra // which land leases
 		asked = withUnits(cells, b.n+extra)
 		sent = b.leases.now()
 		allowed, err = b.store.Ask(ctx, step.Allow, asked)
@@ -170,7 +171,9 @@ func (b *borrow) land(allowed bool, answered []step.Cell, sent instant) {
 	defer sh.mu.Unlock()
 	switch {
 	case e.resets != b.resets: // what was charged may be forgotten, or count until it expires
-	case answered[0].Source != step.SourceStore || sh.entryFor(answered) != e: // only the store leases, to who asked
+	case answered[0].Source != step.SourceStore || sh.entryFor(answered) != e:
+		// Only the store leases, and not what it remembers, or decides while the server is away; and only to the entry
+		// that asked, which may be dropped meanwhile. Without a reading, the next call leases nothing either.
 		e.readAtStore = 0
 		if allowed {
 			b.leases.giveBack(withUnits(answered, -b.extra))
@@ -220,14 +223,15 @@ func (e *entry) learn(answered []step.Cell, now, sent instant) (isNewest bool) {
 
 // addUnits adds units that the store has charged to the lease, if that is of the same part of time, or else begins a
 // lease and returns what was left. The part lasts from the charge, which came after the sending, so a lease that counts
-// from the sending ends before it. A microsecond less, as the store's instants are rounded down, and a thousandth less,
-// as clocks drift.
+// from the sending ends before it.
 func (e *entry) addUnits(units int64, answered []step.Cell, sent instant, life int64) (back []step.Cell) {
 	if units == 0 {
 		return nil
 	}
 	chargedAt := answered[0].Instant
 	end := partEnd(answered, chargedAt)
+	// A microsecond less, as the store's instants are rounded down, and a thousandth less, as clocks drift: in
+	// nanoseconds.
 	endsHere := sent.add(min(life, (end-chargedAt-1)*999))
 	if e.chargedAtStore > 0 && e.partEndAtStore == end {
 		// Of the same part. All may be spent until the later end, and all goes back to the earlier charge.

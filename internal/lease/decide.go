@@ -65,7 +65,7 @@ func (s *Leases) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receip
 
 // answer is Answer with the shard locked.
 func (e *entry) answer(mode step.Mode, charge []step.Cell, now instant) (allowed, answered bool) {
-	n := charge[0].Units
+	n := charge[0].Units // of all cells: no policy that counts otherwise is leased
 	left := e.liveUnits(now)
 	// Only the number of units that was refused is refused here: fewer may fit.
 	allowed = left > 0 && n <= left

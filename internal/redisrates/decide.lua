@@ -7,13 +7,15 @@
 -- to 8; and 0 if its numbers are those of the last cell with this register. Else eight numbers of 7 bytes follow, and the
 -- units of a level in digits, of which the byte is 1 more than their number. The numbers, and the values, are:
 --
---   1 level    numbers: a time, and how many ticks it has (their ratio); the step; units (cost); limit (full); how far a
+--   1 level    of buckets, intervals, and windows of the clock and of calendars
+--              numbers: a time, and how many ticks it has (their ratio); the step; units (cost); limit (full); how far a
 --              level may be ahead of the clock (ahead); grid of lives; 1 if denied units count (counted)
 --              value: what the clock shows when nothing is used any more, in decimal digits
 --              The clock advances by the step with each tick. A bucket has short ticks, so its level falls steadily. A
 --              window of the clock is one tick, so its level falls at once. Of a calendar, whose borders the script does not
 --              know, the numbers are: 0; the number of one of two windows; the step; units; limit; the three borders
---   2 window   numbers: units; limit; length of a sub-window; how many count in full; 1 if one more counts by the part
+--   2 window   of sliding windows, and of fixed ones that begin with the first unit, or whose limit is very large
+--              numbers: units; limit; length of a sub-window; how many count in full; 1 if one more counts by the part
 --              of it that is inside, 2 if in full; 1 if the first begins now; up to how many denied units count
 --              value: start of the newest sub-window; sum of those that count in full; the counts, newest first
 --   3 log      numbers: units; limit; period; grid of lives; 1 if denied units count
@@ -74,8 +76,10 @@ for i = 1, #KEYS do
       ahead, grid, counted, digits, ends = numbers[6], numbers[7], numbers[8], numbers[9], numbers[10]
     end
     local ticks, used, kept = step == 1 and now * ratio or now / ratio, 0, false
-    local clock = (ticks - ticks % 1) * step -- kept: the value ends in the cell of the grid of before, so INCRBY changes it
+    local clock = (ticks - ticks % 1) * step
     if ends == false then v = {err = 'WRONGTYPE'} end -- of a calendar: now is in a window that the client does not know
+    -- Kept: the level ends in the same cell of the grid with the charge as without it. Then INCRBY changes the value in
+    -- place, and fails by itself if that is no level.
     if v then
       used = (#v < 17 and tonumber(v) or 0) - clock
       if used < 0 then
@@ -87,7 +91,7 @@ for i = 1, #KEYS do
         if used > ahead then clock, used = clock + step, used - step end -- a window that has begun has begun
         kept = counted == 0 and (clock + used) % grid + cost < grid
       end
-      if not kept then -- or INCRBY finds out
+      if not kept then
         sound = #v > 0 and #v < 17 and string.find(v, '^[1-9]%d*$') and tonumber(v) <= 9007199254740991
       end
       if #v < 16 and sound then answer = string.rep('0', 16 - #v) .. v end
@@ -221,7 +225,9 @@ for i = 1, #KEYS do
     key1, algorithm1, admitted1, onAdmitted1, onRefused1, life1, answer1 =
       key, algorithm, admitted, onAdmitted, onRefused, life, answer
     n = n + 1
-  else -- all cells of the question were asked
+  else
+    -- All cells of the question were asked. The last is in key, algorithm and so on, that before it in key1, algorithm1
+    -- and so on, and others in waiting: so they are written from the last to the first.
     local index = place + 2 * n
     place = index + 2
     repeat
@@ -245,7 +251,6 @@ for i = 1, #KEYS do
       end
       out[index] = failed and '\8' or answer and (fits and '\3' or admitted and '\1' or '\0') or fits and '\7' or '\5'
       out[index + 1] = not failed and answer or ''
-      -- The one before, from the last to the first.
       n, index = n - 1, index - 2
       if n >= 0 then
         key, algorithm, admitted, onAdmitted, onRefused, life, answer =

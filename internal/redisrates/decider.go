@@ -210,7 +210,7 @@ func (d *Decider) decide(
 	if d.refusals == nil {
 		allowed, err = d.decideByServer(ctx, mode, cells)
 	} else {
-		lookup, refused := d.refusals.decide(cells)
+		lookup, refused := d.refusals.lookUp(cells)
 		if refused && remembered {
 			return false, nil
 		}

@@ -21,8 +21,8 @@ var (
 
 // A line sends questions to servers, in batches. How that is done, two functions know.
 type line struct {
-	run func(deadline time.Time, batch []*question) (err, failure error) // see script.run
-	try func(deadline time.Time, key hidden.Text) error                  // see script.runProbe
+	run func(deadline time.Time, batch []*question) (callErr, serverFault error) // see script.run
+	try func(deadline time.Time, key hidden.Text) error                          // see script.runProbe
 
 	servers servers
 	timeout time.Duration
@@ -252,10 +252,10 @@ func (l *line) sendBatch(to *server, batch []*waiter, start, deadline time.Time)
 	// By what the server has answered meanwhile, the breaker tells a server that is silent from one that is slow.
 	sent := start
 	answersBefore := to.breaker.answerCount.Load()
-	err, failure := l.run(deadline, questionsOf(batch))
+	callErr, serverFault := l.run(deadline, questionsOf(batch))
 
 	// An answer may have come while this process stood still, and been thrown away as late.
-	stopped := outOfTime(failure) && l.pauses.since(start) > 0
+	stopped := outOfTime(serverFault) && l.pauses.since(start) > 0
 	if stopped {
 		now := time.Now()
 		again, lastDeadline := l.toSendAgain(to, batch, now)
@@ -264,29 +264,29 @@ func (l *line) sendBatch(to *server, batch []*waiter, start, deadline time.Time)
 			stopped = false
 			sent = now
 			answersBefore = to.breaker.answerCount.Load()
-			err, failure = l.run(lastDeadline, questionsOf(again))
+			callErr, serverFault = l.run(lastDeadline, questionsOf(again))
 		}
 	}
 
 	switch {
 	case stopped: // that there was no answer says nothing of the server
-	case failure == nil:
+	case serverFault == nil:
 		works = true
 		to.breaker.answered()
 		l.servers.learn()
 	default:
-		if to.breaker.failed(sent, answersBefore, failure, maxSilence*l.timeout) {
-			l.changed(failure)
+		if to.breaker.failed(sent, answersBefore, serverFault, maxSilence*l.timeout) {
+			l.changed(serverFault)
 		}
 		// Another may have taken over, so it is looked for now, and again after each probe.
 		if to.breaker.open.Load() {
 			l.servers.reload()
 		}
 	}
-	if err != nil || to.unserved.any.Load() {
+	if callErr != nil || to.unserved.any.Load() {
 		l.noteHashSlots(to, batch)
 	}
-	l.called(store.Call{Questions: len(batch), Took: time.Since(start), Err: err})
+	l.called(store.Call{Questions: len(batch), Took: time.Since(start), Err: callErr})
 
 	// All are taken out of the list before the first is answered, under one lock for the batch. A waiter that has its
 	// answer may be another's at once.

@@ -78,10 +78,11 @@ func newPolicy(policy *step.Policy, clock func() int64) *scriptPolicy {
 //
 // Eight words, and the digits, for decide.lua:
 //
-//	level    a time   its ticks   step   UNITS   limit   how far ahead   grid   counted    digits of UNITS
-//	window   UNITS   limit   sub-window   whole counts   oldest count   first   denied   0
-//	log      UNITS   limit   period   grid   counted   0   0   0
+//	level    ClockPeriod   PeriodTicks   TickStep   UNITS   BurstOffset   DebtOffset   grid   CountDenied   digits
+//	window   UNITS   Limit   SubWindow   WholeCounts   OldestCount   FromFirst   DeniedLimit   0
+//	log      UNITS   Limit   Period   grid   CountDenied   0   0   0
 //
+// In decide.lua, those of a level are: the ratio of the first two; step, cost, full, ahead, grid, counted and digits.
 // Head is what stands before the units, and tail what stands behind them, both made once for a policy. Of a calendar,
 // the borders of windows are in the place of the last three.
 func (p *scriptPolicy) appendNumbers(b []byte, policy *step.Policy, units int64) []byte {

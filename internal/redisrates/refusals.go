@@ -74,7 +74,7 @@ func (r *refusals) version(cells []step.Cell) (sum uint64, givingBack bool) {
 }
 
 // decide answers a question that is refused as far as is known.
-func (r *refusals) decide(cells []step.Cell) (found lookup, refused bool) {
+func (r *refusals) lookUp(cells []step.Cell) (found lookup, refused bool) {
 	var hash uint64
 	for i := range cells {
 		cell := &cells[i]
@@ -135,7 +135,8 @@ func (r *refusals) keep(found lookup, cells []step.Cell) {
 			return
 		}
 		if cell.Shortfall > 0 && cell.RetryAfter != step.Never {
-			// A check of no units is admitted as soon as the policy is no longer above its limit.
+			// With one unit more left, the answer is another. And a check of no units is admitted as soon as the policy
+			// is no longer above its limit, which may be sooner.
 			change := min(cell.NextAfter, cell.RetryAfter)
 			span = min(span, time.Duration(change)*time.Microsecond)
 		}

@@ -174,12 +174,12 @@ func TestRefusalsOfChecks(t *testing.T) {
 		}
 		remembered := &refusals{start: time.Now(), ttl: time.Second}
 		check := cell(&policy, "k", 0)
-		found, _ := remembered.decide([]step.Cell{check})
+		found, _ := remembered.lookUp([]step.Cell{check})
 		check.Shortfall = 1
 		check.NextAfter, check.RetryAfter, check.ResetAfter = 750_000, 500_000, 1_500_000
 		remembered.keep(found, []step.Cell{check})
 		for _, refused := range []bool{true, false} {
-			if _, got := remembered.decide([]step.Cell{cell(&policy, "k", 0)}); got != refused {
+			if _, got := remembered.lookUp([]step.Cell{cell(&policy, "k", 0)}); got != refused {
 				t.Errorf("after %v it is refused: %v, not %v", time.Since(remembered.start), got, refused)
 			}
 			time.Sleep(500 * time.Millisecond)

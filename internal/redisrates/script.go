@@ -81,9 +81,9 @@ type target struct {
 
 func (q *question) target() target { return target{q.hashSlot, q.mode == step.Settle} }
 
-// run makes one call with a batch of questions to a server, and sets in each the answer, or its error. The first error,
-// if any, is that of the call as a whole. The second is nil if the server works.
-func (s *script) run(deadline time.Time, batch []*question) (err, failure error) {
+// run makes one call with a batch of questions to a server, and sets in each the answer, or its error: the waiters get
+// those. The error of the call as a whole is for reports. The fault of the server is nil if it works.
+func (s *script) run(deadline time.Time, batch []*question) (callErr, serverFault error) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	first := batch[0].target()
@@ -95,8 +95,8 @@ func (s *script) run(deadline time.Time, batch []*question) (err, failure error)
 	// Nearly all calls have one target, for which a pipeline would take longer.
 	arguments := s.newArguments(batch)
 	text, fault := s.runCommand(ctx, s.command(ctx, arguments, evalSHA, s.lua(batch).sha))
-	err = s.runToEnd(ctx, batch, arguments, text, fault)
-	return err, serverFailure(err)
+	callErr = s.runToEnd(ctx, batch, arguments, text, fault)
+	return callErr, serverFailure(callErr)
 }
 
 // partsOf returns the questions of each target.

@@ -165,6 +165,9 @@ const (
 	cellForeign
 )
 
+// undecided is the Shortfall of a cell that the script has left alone. decideGroup asks again about these.
+const undecided = -1
+
 // readReply answers the questions of a part. What is missing at its end is errReply, for all questions of the part:
 // nobody knows which cells were meant.
 func (s *script) readReply(batch []*question, text string) error {
@@ -202,9 +205,6 @@ func (s *script) readReply(batch []*question, text string) error {
 	}
 	return nil
 }
-
-// undecided is the Shortfall of a cell that the script has left alone.
-const undecided = -1
 
 // clock returns what the clock of the server shows, as far as is known: what this one does, unless they are half of a
 // window of a calendar or more apart.

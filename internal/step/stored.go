@@ -136,8 +136,8 @@ func (c *Cell) ReadLog(log LogSummary, now int64, charge bool) bool {
 }
 
 // LeaseEnd returns the end of the part of time in which the policy counts alike whatever is charged, of which an
-// instant is one. It is 0 if there is no such part, or refused attempts count. Instant 0 asks whether there are such
-// parts.
+// instant is one. It is 0 if there is no such part, or refused attempts count. Of a charge, all policies that have such
+// parts count the same units. Instant 0 asks whether there are such parts.
 func (p *Policy) LeaseEnd(instant int64) int64 {
 	if p.CountDenied || p.FromFirst || p.Free {
 		return 0
