@@ -157,8 +157,7 @@ func (s *Leases) forget(cells []step.Cell) {
 
 // Close gives all back that is leased, and waits for that. The store then passes all calls on.
 func (s *Leases) Close(ctx context.Context) error {
-	// From here on no entry is made, and no call that its caller may leave leases. What another still leases goes back
-	// with its entry's next use, or counts until its window has passed: requests should have ended.
+	// From here on no entry is made. The sweep drops all, so that what a call still leases goes back by itself: see land.
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()

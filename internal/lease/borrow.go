@@ -100,7 +100,6 @@ func (b *borrow) run(ctx context.Context, cells []step.Cell) (allowed bool, err 
 		answers <- answer{allowed, err}
 	}
 	if !b.leases.start(ask) { // it is closed
-		b.extra = 0
 		return b.ask(ctx, cells)
 	}
 	select {
