@@ -55,7 +55,7 @@ type entrance struct {
 	gin.ResponseWriter
 
 	visit *visit
-	begun bool // there is a status
+	begun bool // there is a status, which may not be written yet: Written alone would miss it
 }
 
 // leave gives the context its own writer again.

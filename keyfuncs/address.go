@@ -19,6 +19,7 @@ import (
 // limit before it, or remove it.
 func RemoteAddr() Func {
 	return func(r *http.Request) (string, error) {
+		// An address as nearly all servers write it is taken as it is. All else is parsed below.
 		host, brackets, ok := plainHost(r.RemoteAddr)
 		switch {
 		case !ok:

@@ -26,7 +26,9 @@ func refuse(
 	page.describe(header, admission, prepared, fields)
 	// Each field has a value of its own, since a handler may change it. The room for all is taken at once, in less
 	// time.
-	values := page.take(5) // the fourth is the length, which is set below
+	//
+	//	0 Cache-Control   1 Content-Type   2 X-Content-Type-Options   3 Content-Length, set below   4 Retry-After
+	values := page.take(5)
 	values[0] = "no-store"
 	values[1] = problem.Type
 	values[2] = "nosniff"
@@ -40,6 +42,7 @@ func refuse(
 	document := documentOf(admission, prepared)
 	// OnRefused may answer, then the framework, which hears of each refusal, and else this guard does. What OnRefused
 	// writes by the context of a framework goes past the recorder: then the framework says that it is answered.
+	// The other fields are those of this guard's own answer.
 	framework, native := w.(refuser)
 	if onRefused != nil || native {
 		refusal := verdict(admission, false)
@@ -66,7 +69,8 @@ func refuse(
 	}
 }
 
-// documentOf returns the body of a refusal.
+// documentOf returns the body of a refusal. Slots that were claimed change the fields of a refusal by a rate, and not
+// its document: so what is prepared applies more often here.
 func documentOf(admission *engine.Admission, prepared *prepared) problem.Document {
 	if admission.Status != http.StatusTooManyRequests {
 		return problem.Blank(admission.Status)

@@ -10,8 +10,8 @@ import (
 // place of one that is removed, and the last chunk goes when it is empty. So each state has the hash of its entry
 // behind it, which has to learn where it is:
 //
-//	chunk 0: state 0, hash, ... state 3, hash
-//	chunk 1: state 4, hash, ... state 7, hash
+//	chunk 0: state 0, hash, ... state 7, hash
+//	chunk 1: state 8, hash, ... state 15, hash
 type slab struct {
 	length int // of a state, in words
 	shift  int // the first chunks have 1<<shift states
@@ -20,13 +20,13 @@ type slab struct {
 }
 
 const (
-	wordBits      = 32 // of the place of a state: below them is its word in its chunk, and above them the chunk
-	firstWords    = 64 // of the first chunks, unless a state is longer
-	chunkOverhead = 40 // bytes of a chunk besides its words: its slice, and what the runtime rounds up
+	wordBits      = 32  // of the place of a state: below them is its word in its chunk, and above them the chunk
+	firstWords    = 128 // of the first chunks at most, unless a state is longer
+	chunkOverhead = 40  // bytes of a chunk besides its words: its slice, and what the runtime rounds up
 )
 
 func newSlab(length int) slab {
-	return slab{length: length, shift: bits.Len(uint(firstWords / (length + 1)))}
+	return slab{length: length, shift: bits.Len(uint(firstWords/(length+1)|1)) - 1}
 }
 
 // state returns the state at a place.

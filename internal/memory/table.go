@@ -308,17 +308,17 @@ func (t *table) admits(cell *step.Cell, now int64) bool {
 }
 
 // take charges a cell if it admits the units and all others do, and reports whether all admit.
-func (t *table) take(cell *step.Cell, now int64, mode step.Mode, others bool) (allowed bool) {
+func (t *table) take(cell *step.Cell, now int64, mode step.Mode, othersAdmit bool) (allowed bool) {
 	e := t.find(cell)
 	// A key without a state admits the units: no store is asked for what neverFits (internal/backend).
-	if e == nil && cell.Changes(mode, others) {
+	if e == nil && cell.Changes(mode, othersAdmit) {
 		e = t.insert(cell, now)
 	}
 	state := t.state(e)
 	if e != nil && cell.Policy.Grows() {
 		state = t.room(e, state, cell, now, false)
 	}
-	allowed = cell.Take(state, now, others && mode == step.Allow) && others
+	allowed = cell.Take(state, now, othersAdmit && mode == step.Allow) && othersAdmit
 	if !allowed && cell.Policy.CountDenied {
 		cell.CountRefused(state, now, mode)
 	}
@@ -378,7 +378,8 @@ func (t *table) room(entry *entry, state []int64, cell *step.Cell, now int64, an
 	return t.state(entry)
 }
 
-// save keeps the first word of a state, and notes until when a charge is refused, or no unit is left.
+// save keeps the first word of a long state, as a short one is in the entry already, and notes until when a charge is
+// refused, or no unit is left.
 func (t *table) save(entry *entry, cell *step.Cell, word, now int64) {
 	entry.words[0] = word
 	if cell.Shortfall > 0 || cell.Remaining == 0 {
