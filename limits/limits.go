@@ -205,8 +205,8 @@ func (b *Book) setErr(err error, tellAgain bool) {
 	b.publish(state)
 }
 
-// publish puts a state in the place of the one before, and tells OnChange of it. Only Open and Reload get here, one at a
-// time.
+// publish puts a state in the place of the one before, and tells OnChange of it. Only Open and Reload get here, one at
+// a time.
 func (b *Book) publish(state State) {
 	b.state.Store(&state)
 	if b.config.OnChange != nil {

@@ -34,9 +34,9 @@ func WaitOf(details []any, pushback []string) (wait time.Duration) {
 	return wait
 }
 
-// blocks is the plan of a limiter by which a key is blocked: a bucket that is blocked until it is full again, a unit for
-// each millisecond. It has room for two blocks at once. A limiter and its plans are in one store, so all processes that
-// share it heed a block.
+// blocks is the plan of a limiter by which a key is blocked: a bucket that is blocked until it is full again, a unit
+// for each millisecond. It has room for two blocks at once. A limiter and its plans are in one store, so all processes
+// that share it heed a block.
 //
 //	a server asks for 1.5 s     AllowN 1500
 //	who asks a moment later     Peek: ResetAfter is what is left of the 1.5 s

@@ -161,8 +161,8 @@ type applied struct {
 	snapshot *Snapshot
 }
 
-// find finds the policies of charges, as of one snapshot of each document, and how many there are. It compares each charge
-// with all before it: of 64 at most, that takes less than a map.
+// find finds the policies of charges, as of one snapshot of each document, and how many there are. It compares each
+// charge with all before it: of 64 at most, that takes less than a map.
 func find(charges []Charge, found []applied) (all []applied, cells int, err error) {
 	if len(charges) == 0 || len(charges) > maxCharges {
 		return nil, 0, Invalid("%d charges, not 1 to %d", len(charges), maxCharges)

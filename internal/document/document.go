@@ -32,8 +32,8 @@ import (
 	"github.com/headgate/headgate/internal/yamltree"
 )
 
-// A Document is a valid document. Only Attach changes it, before it is in force. Limits and slots are two spaces of names: a limit and slots may
-// share one.
+// A Document is a valid document. Only Attach changes it, before it is in force. Limits and slots are two spaces of
+// names: a limit and slots may share one.
 type Document struct {
 	Version  string // of its text
 	Limits   map[string]*Limit
@@ -313,8 +313,8 @@ func countAlike(policy, other backend.Policy) bool {
 func isConstant(all []backend.Policy) bool { return len(all) == 0 || all[0].Constant() }
 
 // Attach has a store prepare all policies, by its Prepare, which writes into them what it needs for its decisions. The
-// error is Faults. The store may refuse a valid policy, as one under FailLocal whose share cannot be counted in memory: so the
-// document is put in force only afterwards.
+// error is Faults. The store may refuse a valid policy, as one under FailLocal whose share cannot be counted in memory:
+// so the document is put in force only afterwards.
 func (d *Document) Attach(prepare func([]step.Policy) error) error {
 	r := &reader{new(yamltree.Reader)}
 	for _, limit := range d.Limits {
@@ -375,8 +375,8 @@ func table[T any](limit *Limit, valueOf func(*Plan) T) *plans.Table[T] {
 	return found
 }
 
-// micros returns an instant in microseconds since 1970, or 0 for the zero time. That with which 1970 began is 1, as 0 is
-// no bound.
+// micros returns an instant in microseconds since 1970, or 0 for the zero time. That with which 1970 began is 1, as 0
+// is no bound.
 func micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

@@ -107,8 +107,8 @@ func (w *Watch) due(why reason) (requests int64) {
 	return requests
 }
 
-// WarnOfProxy warns if the key of a request is the address of a proxy. Most requests end at the first comparison: it looks
-// at a thousand in all.
+// WarnOfProxy warns if the key of a request is the address of a proxy. Most requests end at the first comparison: it
+// looks at a thousand in all.
 func (w *Watch) WarnOfProxy(limiter string, r *http.Request, key string) {
 	if w.compared.Load() >= maxCompared || len(r.Header["X-Forwarded-For"]) == 0 {
 		return

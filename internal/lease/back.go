@@ -157,7 +157,8 @@ func (s *Leases) forget(cells []step.Cell) {
 
 // Close gives all back that is leased, and waits for that. The store then passes all calls on.
 func (s *Leases) Close(ctx context.Context) error {
-	// From here on no entry is made. The sweep drops all, so that what a call still leases goes back by itself: see land.
+	// From here on no entry is made. The sweep drops all, so that what a call still leases goes back by itself: see
+	// land.
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()

@@ -39,8 +39,8 @@ func (s *slab) hash(place uint64) *int64 {
 	return &s.chunks[place>>wordBits][int(uint32(place))+s.length]
 }
 
-// place returns the place of the state of a number. The first eight chunks are of one size, the next four of twice that,
-// and so on: so no more than a quarter of the room is empty.
+// place returns the place of the state of a number. The first eight chunks are of one size, the next four of twice
+// that, and so on: so no more than a quarter of the room is empty.
 func (s *slab) place(number int) uint64 {
 	unit := number >> s.shift
 	double := max(bits.Len(uint(unit))-3, 0)

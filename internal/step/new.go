@@ -24,8 +24,8 @@ const (
 	kindEnd // is behind the last
 )
 
-// Numbers are the parameters of a policy. A core.Policy has them with a name, as programs give them; a backend.Policy as
-// documents do; and a Policy is made of them, for questions.
+// Numbers are the parameters of a policy. A core.Policy has them with a name, as programs give them; a backend.Policy
+// as documents do; and a Policy is made of them, for questions.
 type Numbers struct {
 	Kind        Kind
 	Limit       int64 // events per Period

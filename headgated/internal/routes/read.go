@@ -174,7 +174,8 @@ func (r *reader) last(all []*Route, at yamltree.Place) {
 // takers returns the indexes of the routes that together take all requests of another, or none if one is left over.
 func takers(of *Route, all []*Route) (indexes []int) {
 	for request, path := range of.samples(all) {
-		i := slices.IndexFunc(all, func(first *Route) bool { return !first.faulty && first.matches(request, path, equal) })
+		takes := func(first *Route) bool { return !first.faulty && first.matches(request, path, equal) }
+		i := slices.IndexFunc(all, takes)
 		if i < 0 {
 			return nil
 		}
