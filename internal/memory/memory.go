@@ -237,7 +237,7 @@ func (s *States) Use() (use store.MemoryUse) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
-		use.Keys += sh.table.count
+		use.Keys += int(sh.table.count)
 		sh.mu.Unlock()
 	}
 	use.Bytes = s.shared.used()
@@ -266,7 +266,8 @@ func (s *States) reclaim(now int64) {
 		for i := uint64(0); i < manyShards || i < shards && found.open.count == 0; i++ {
 			sh := &s.shards[(first+i*distance)%shards]
 			sh.mu.Lock()
-			sh.table.nextPlace = sh.table.choose(&found, sh, now, sh.table.nextPlace, maxLooks, longEntry)
+			next := sh.table.choose(&found, sh, now, int(sh.table.nextPlace), maxLooks, longEntry)
+			sh.table.nextPlace = uint32(next)
 			sh.mu.Unlock()
 			if found.size() >= sampleSize {
 				break

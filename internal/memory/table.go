@@ -3,7 +3,6 @@ package memory
 import (
 	"math"
 	"math/bits"
-	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -28,11 +27,12 @@ type table struct {
 
 	places    []entry // size of them, and some for entries pushed beyond the end; the last is empty
 	size      uint64
-	count     int
-	nextPlace int // where the next sweep, or search for long states, begins
+	count     uint32
+	nextPlace uint32 // where the next sweep, or search for long states, begins
 	shared    *shared
 
-	slabs []slab // of long states, each of another length
+	chunks [][]int64 // of all slabs; nil: there is none of that number
+	slabs  *[]slab   // of long states, each of another length; nil: there are none
 }
 
 // nothing is the places of an empty table.
@@ -40,7 +40,7 @@ var nothing [1]entry
 
 type entry struct {
 	hash      uint64   // 0: empty
-	words     [2]int64 // the state; of a long one, its first word, and where it is: see longState
+	words     [2]int64 // the state; of a long one, its first word, and where it is: a ref
 	tag       uint32   // of the policy, and the bit long
 	waitUntil uint32   // the coarse instant until which no unit is left or, with the bit refused, a charge is refused
 }
@@ -55,7 +55,6 @@ const (
 	entryBytes = int64(unsafe.Sizeof(entry{}))
 
 	hotAfter = 32
-	slabBit  = 48
 
 	minSize    = 8
 	sampleSize = 24  // entries of which one is evicted
@@ -260,7 +259,7 @@ func (t *table) remove(hash uint64) {
 func (t *table) removeAt(i int) {
 	e := &t.places[i]
 	if e.tag&long != 0 {
-		t.release(uint64(e.words[1]))
+		t.release(e.words[1])
 	}
 	t.count--
 	// Those behind it that are not at their place, up to the next gap, come nearer to it by one.
@@ -287,18 +286,19 @@ func (t *table) dropFresh(i int, now int64) bool {
 func (t *table) sweep(now int64, n int) {
 	t.cool()
 	for range min(n, len(t.places)) {
-		if t.nextPlace >= len(t.places) {
+		if int(t.nextPlace) >= len(t.places) {
 			t.nextPlace = 0
 			if t.size > 4*minSize && uint64(t.count) < t.size/4 {
 				t.resize(max(2*uint64(t.count), minSize))
 			}
 		}
-		if !t.dropFresh(t.nextPlace, now) {
+		if !t.dropFresh(int(t.nextPlace), now) {
 			t.nextPlace++
 		}
 	}
 	if t.count == 0 {
 		t.slabs = nil
+		t.chunks = nil
 	}
 }
 
@@ -361,7 +361,7 @@ func (t *table) state(entry *entry) []int64 {
 	case entry == nil:
 		return nil
 	case entry.tag&long != 0:
-		return t.longState(uint64(entry.words[1]))
+		return t.longState(entry.words[1])
 	}
 	return entry.words[:]
 }
@@ -372,7 +372,7 @@ func (t *table) room(entry *entry, state []int64, cell *step.Cell, now int64, an
 	if len(roomy) == len(state) {
 		return state
 	}
-	t.release(uint64(entry.words[1]))
+	t.release(entry.words[1])
 	entry.words[1] = t.reserve(entry.hash, len(roomy))
 	copy(t.state(entry), roomy)
 	return t.state(entry)
@@ -384,36 +384,6 @@ func (t *table) save(entry *entry, cell *step.Cell, word, now int64) {
 	entry.words[0] = word
 	if cell.Shortfall > 0 || cell.Remaining == 0 {
 		t.note(entry, cell, now)
-	}
-}
-
-// longState returns the words of a long state, which is the place in a slab below slabBit, and above the slab's number.
-func (t *table) longState(ref uint64) []int64 {
-	return t.slabs[ref>>slabBit].state(ref & (1<<slabBit - 1))
-}
-
-// reserve returns where a new long state of zeros is, for the entry of a hash.
-func (t *table) reserve(hash uint64, length int) (ref int64) {
-	t.grown = true
-	number := slices.IndexFunc(t.slabs, func(s slab) bool { return s.length == length })
-	if number < 0 {
-		number = len(t.slabs)
-		t.slabs = append(t.slabs, newSlab(length))
-	}
-	return int64(uint64(number)<<slabBit | t.slabs[number].add(hash, &t.shared.longBytes))
-}
-
-// release frees a long state. Another may be moved to its place, whose entry is told.
-func (t *table) release(ref uint64) {
-	moved := t.slabs[ref>>slabBit].remove(ref&(1<<slabBit-1), &t.shared.longBytes)
-	switch moved {
-	case t.hot.hash:
-		t.hot.words[1] = int64(ref)
-	case t.second.hash:
-		t.second.words[1] = int64(ref)
-	default:
-		i, _ := t.search(moved)
-		t.places[i].words[1] = int64(ref)
 	}
 }
 
