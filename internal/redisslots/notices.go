@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,12 +28,26 @@ const (
 // they read it. So nothing rests on the order of instants, and a process that no server remembers hears of them, too. A
 // notice has the incarnations whose replies are waited for. A process that listens asks four times a second, and a call
 // that tells it of nothing new reads one short value.
-type notices struct {
-	slots.Listeners
+//
+// A posted is the text of a notice in Redis, and a replied that of a reply. Other versions read both.
+//
+//	{"id": "Q2...", "from": "K7...", "name": "ws", "topic": "aGVhZGdhdGU6...", "text": "...", "to": ["7f3a"]}
+type (
+	posted struct {
+		ID        string   `json:"id"`
+		Sender    string   `json:"from"` // the id of its Registry
+		Name      string   `json:"name"`
+		Topic     []byte   `json:"topic"` // of any bytes
+		Text      string   `json:"text"`
+		Awaited   []string `json:"to"`            // incarnations whose replies are waited for
+		AgeMicros int64    `json:"age,omitempty"` // in microseconds, of one that is posted again
+	}
 
-	mu   sync.Mutex
-	stop context.CancelFunc // of the goroutine that reads; nil: there is none
-}
+	replied struct {
+		Incarnations []string `json:"ids"`     // of the process that replies, also former ones
+		Answers      []string `json:"answers"` // of its listeners
+	}
+)
 
 // errLost is why nobody knows who holds slots of a key.
 var errLost = errors.New("headgate: the server has lost what it had")
@@ -50,24 +63,6 @@ var (
 	readScript = newScript(readSource) //nolint:gochecknoglobals // never changed
 )
 
-// A posted is the text of a notice in Redis, and a replied that of a reply. Other versions read both.
-//
-//	{"id": "Q2...", "from": "K7...", "name": "ws", "topic": "aGVhZGdhdGU6...", "text": "...", "to": ["7f3a"]}
-type posted struct {
-	ID        string   `json:"id"`
-	Sender    string   `json:"from"` // the id of its Registry
-	Name      string   `json:"name"`
-	Topic     []byte   `json:"topic"` // of any bytes
-	Text      string   `json:"text"`
-	Awaited   []string `json:"to"`            // incarnations whose replies are waited for
-	AgeMicros int64    `json:"age,omitempty"` // in microseconds, of one that is posted again
-}
-
-type replied struct {
-	Incarnations []string `json:"ids"` // of the process that replies, also former ones
-	Answers      []string `json:"answers"`
-}
-
 // posts are the names of the set of notices and of the id of the last.
 func (s *Registry) posts() []string { return []string{s.common("posts"), s.common("last")} }
 
@@ -78,23 +73,14 @@ func (s *Registry) Topic(name, key string) string { return s.hash(name, key) }
 
 // Listen implements [slots.Noticer].
 func (s *Registry) Listen(name string, listen func(slots.Heard) slots.NoticeAnswer) (stop func()) {
-	n := &s.notices
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	remove, first := n.Add(name, listen)
-	if first { // one goroutine reads for the listeners of all names
-		ctx, cancel := context.WithCancel(context.Background())
-		n.stop = cancel
-		go s.read(ctx)
-	}
-	return sync.OnceFunc(func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		remove()
-		if n.None() {
-			n.stop()
-		}
-	})
+	return s.listeners.Add(name, listen)
+}
+
+// startReading starts the one goroutine that reads for the listeners of all names.
+func (s *Registry) startReading() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go s.read(ctx)
+	return cancel
 }
 
 // read tells the listeners of what is posted, until ctx ends. Publishing would be quicker, but what Redis publishes
@@ -157,7 +143,7 @@ func (s *Registry) tell(text string, age time.Duration) {
 	}
 	age += time.Duration(notice.AgeMicros) * time.Microsecond
 	own := s.Incarnations()
-	answers, then := s.notices.Tell(notice.Name, slots.Heard{Topic: string(notice.Topic), Text: notice.Text, Age: age})
+	answers, then := s.listeners.Tell(notice.Name, slots.Heard{Topic: string(notice.Topic), Text: notice.Text, Age: age})
 	awaited := slices.ContainsFunc(own, func(id string) bool { return slices.Contains(notice.Awaited, id) })
 	// Nobody waits for a reply that says nothing, and a thousand processes would write it.
 	if len(answers) == 0 && !awaited {
@@ -193,7 +179,7 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, answered func(s
 	start := time.Now()
 	topic := s.Topic(n.Name, n.Key)
 	// The listeners of this process need no server, and may know enough.
-	answers, then := s.notices.Tell(n.Name, slots.Heard{Topic: topic, Text: n.Text})
+	answers, then := s.listeners.Tell(n.Name, slots.Heard{Topic: topic, Text: n.Text})
 	enough := slices.ContainsFunc(answers, answered)
 	then()
 	if enough {
@@ -201,7 +187,7 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, answered func(s
 	}
 	// The listeners of other processes are asked from here on. Who may have heard is not known after an error.
 	a := announcement{
-		Registry: s, notice: n, answered: answered, start: start, repliers: make(map[string]bool),
+		registry: s, notice: n, answered: answered, start: start, repliers: make(map[string]bool),
 		posted: posted{ID: rand.Text(), Sender: s.id, Name: n.Name, Topic: []byte(topic), Text: n.Text},
 	}
 	err := a.findAwaited(ctx)
@@ -209,7 +195,7 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, answered func(s
 		return nil, err
 	}
 	if len(a.awaited) > 0 {
-		s.Watch() // one of them may have been killed while nobody else beats
+		s.BeatForOthers() // one of them may have been killed while nobody else beats
 	}
 	err = a.post(ctx)
 	if err != nil {
@@ -235,14 +221,13 @@ func (s *Registry) Announce(ctx context.Context, n slots.Notice, answered func(s
 // An announcement is a notice that was posted, and who has not answered. Who is awaited is struck out in three ways: it
 // has replied; it holds nothing any more; or one reply was enough.
 type announcement struct {
-	*Registry
-
+	registry *Registry
 	notice   slots.Notice
 	answered func(string) (enough bool)
 	start    time.Time
 	posted   posted
 	text     string // of the notice, as it was posted last
-	mark     string // "": none
+	mark     string // beside the key's hash; "": none, as the notice is not for All
 	awaited  []keeper.Holder
 	repliers map[string]bool // the processes whose answers were passed on
 	lost     bool            // by a server: a field that is gone means nothing
@@ -254,32 +239,25 @@ func (a *announcement) findAwaited(ctx context.Context) (err error) {
 		// One for each announcement, as that of another would also be there if it was written after a loss. It expires,
 		// like the notice.
 		a.mark = string(a.posted.Topic) + ":" + a.posted.ID
-		if err := a.client.Set(ctx, a.mark, "", noticeLife).Err(); err != nil {
+		if err := a.registry.client.Set(ctx, a.mark, "", noticeLife).Err(); err != nil {
 			return unavailable(err)
 		}
 	}
-	holders, marked, err := a.holders(ctx, a.notice.Name, a.notice.Key, a.mark)
-	if err != nil {
-		return err
-	}
-	if !marked {
-		return unavailable(errLost)
-	}
-	a.awaited = holders
-	for _, holder := range holders {
+	a.awaited, err = a.registry.holders(ctx, a.notice.Name, a.notice.Key, a.mark)
+	for _, holder := range a.awaited {
 		a.posted.Awaited = append(a.posted.Awaited, holder.ID)
 	}
-	return nil
+	return err
 }
 
 // look passes answers on, and strikes out who has answered or ended. What a server has lost is posted again.
 func (a *announcement) look(ctx context.Context) (enough bool) {
 	// The holders first, then the replies. Who releases because of the notice has replied before, so whoever is missing
 	// among the holders has its reply in what is read after them.
-	holders, marked, failure := a.holders(ctx, a.notice.Name, a.notice.Key, a.mark)
-	pipe := a.client.Pipeline()
-	replies := pipe.HGetAll(ctx, a.repliesKey(a.posted.ID))
-	stored := pipe.ZScore(ctx, a.posts()[0], a.text)
+	holders, failure := a.registry.holders(ctx, a.notice.Name, a.notice.Key, a.mark)
+	pipe := a.registry.client.Pipeline()
+	replies := pipe.HGetAll(ctx, a.registry.repliesKey(a.posted.ID))
+	stored := pipe.ZScore(ctx, a.registry.posts()[0], a.text)
 	_, err := pipe.Exec(ctx)
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return false
@@ -297,9 +275,10 @@ func (a *announcement) look(ctx context.Context) (enough bool) {
 		}
 	}
 	// Who holds nothing any more needs no answer, if the server is sure to know.
+	isMarkLost := errors.Is(failure, errLost)
 	switch {
-	case failure != nil:
-	case !marked, stored.Err() != nil:
+	case failure != nil && !isMarkLost: // the next look tries it again
+	case isMarkLost, stored.Err() != nil:
 		a.lost = true // from now on only answers count
 	case !a.lost:
 		a.strike(func(awaited keeper.Holder) bool {
@@ -335,12 +314,12 @@ func (a *announcement) post(ctx context.Context) error {
 		maximum = maxLasting
 	}
 	args := []any{rand.Text(), text, int(noticeLife.Seconds()), maximum}
-	cmd := postScript.command(ctx, false, a.posts(), args)
-	if err := a.client.Process(ctx, cmd); err != nil {
+	cmd := postScript.command(ctx, false, a.registry.posts(), args)
+	if err := a.registry.client.Process(ctx, cmd); err != nil {
 		return unavailable(err)
 	}
-	posted, _ := cmd.Int()
-	if posted == 0 {
+	isPosted, _ := cmd.Bool()
+	if !isPosted {
 		return fmt.Errorf("headgate: %d notices were announced within %v", maximum, noticeLife)
 	}
 	a.text = text

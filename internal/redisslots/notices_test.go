@@ -138,7 +138,7 @@ func TestNothingBuriesANoticeToAll(t *testing.T) {
 	a, b := join(t, brief(3*time.Second), server.Addr()), join(t, brief(3*time.Second), server.Addr())
 	a.take(t, "anna")
 	for i := range maxPassing + 10 {
-		passing := announcement{Registry: b.Registry, start: time.Now(), posted: posted{ID: fmt.Sprint(i), Name: "other"}}
+		passing := announcement{registry: b.Registry, start: time.Now(), posted: posted{ID: fmt.Sprint(i), Name: "other"}}
 		if err := passing.post(t.Context()); (err != nil) != (i >= maxPassing) {
 			t.Fatal(i, err)
 		}

@@ -3,8 +3,8 @@
 //
 //  1. Statements about keys, and beats, run the two scripts of package keeper (redis.go: Run, Beat). Each is sent once:
 //     what has no answer may have been run, and the keeper states anew what it holds.
-//  2. After each beat it asks which servers these are (servers): one that was restarted, or has taken the place of
-//     another, may have lost something.
+//  2. After each beat it asks for the history of each master (histories): one that was restarted, or has taken the
+//     place of another, may have lost something.
 //  3. Count adds what this process knows of itself to what all others have stated (holders).
 //  4. Notices to the holders of a key go through a set that all processes read (notices.go).
 //
@@ -54,13 +54,14 @@ type Config struct {
 	Called func(store.Call) // or nil
 }
 
-// A Registry keeps slots in Redis. It is safe for concurrent use. Acquire and Watch are those of the Keeper.
+// A Registry keeps slots in Redis. It is safe for concurrent use. Acquire and BeatForOthers are those of the
+// Keeper.
 type Registry struct {
 	*keeper.Keeper
 	*transport
 
-	id      string // in notices
-	notices notices
+	id        string          // in notices
+	listeners slots.Listeners // to notices
 }
 
 // A transport is what the keeper sees of Redis.
@@ -82,7 +83,9 @@ func New(client redis.UniversalClient, config Config) *Registry {
 		config.Shards = clusterShards
 	}
 	transport := &transport{client, cluster, config}
-	return &Registry{Keeper: keeper.New(transport, config.Config), transport: transport, id: rand.Text()}
+	registry := &Registry{Keeper: keeper.New(transport, config.Config), transport: transport, id: rand.Text()}
+	registry.listeners.Start = registry.startReading
+	return registry
 }
 
 // Close implements [slots.Registry]. It takes no longer than the TTL: after that, others no longer count the slots
@@ -103,17 +106,17 @@ func (s *Registry) Count(ctx context.Context, name, key string) (int64, error) {
 	defer cancel()
 	// What Redis has of this process is behind by what is on its way.
 	held := s.Held(name, key)
-	holders, _, err := s.holders(ctx, name, key, "")
+	holders, err := s.holders(ctx, name, key, "")
 	for _, holder := range holders {
 		held += holder.Count
 	}
 	return held, err
 }
 
-// holders returns the other processes that hold slots of a key and are not dead. It also says whether the server still
-// has a mark that an announcement has written in the key's hash slot: if it has not, it has lost what was there before,
-// and a process that is missing may hold slots all the same. "" is no mark, and needs none.
-func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []keeper.Holder, marked bool, err error) {
+// holders returns the other processes that hold slots of a key and are not dead. With a mark, which an announcement has
+// written in the key's hash slot, it looks whether the server still has that. If not, the error is errLost: the server
+// has lost what was there before, and a process that is missing may hold slots all the same.
+func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []keeper.Holder, err error) {
 	pipe := s.client.Pipeline()
 	fields := pipe.HGetAll(ctx, s.hash(name, key))
 	// The field of a dead process stays until somebody is refused for it. Those that are dead have a negative score:
@@ -124,20 +127,23 @@ func (s *Registry) holders(ctx context.Context, name, key, mark string) (all []k
 		found = pipe.Get(ctx, mark)
 	}
 	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return nil, false, unavailable(err)
+		return nil, unavailable(err)
 	}
 	own := s.Incarnations()
 	for id, text := range fields.Val() {
 		holder, err := keeper.ReadHolder(id, text)
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		isOther := !slices.Contains(own, id) && !slices.Contains(dead.Val(), id)
 		if isOther && holder.Count > 0 { // a zero is kept while an earlier statement may be on its way
 			all = append(all, holder)
 		}
 	}
-	return all, mark == "" || found.Err() == nil, nil
+	if found.Err() != nil {
+		return nil, unavailable(errLost)
+	}
+	return all, nil
 }
 
 func unavailable(err error) error { return fmt.Errorf("%w: %w", slots.ErrUnavailable, err) }
@@ -247,7 +253,7 @@ func (t *transport) pipeline(ctx context.Context, bySHA bool, all []*keeper.Stat
 	_, _ = pipe.Exec(ctx) // each command has its own error
 	for i, statement := range all {
 		reply, err := cmds[i].Slice()
-		statement.Err = markUnsent(err)
+		statement.Err = markError(err)
 		if err == nil {
 			statement.Read(reply)
 		}
@@ -285,9 +291,9 @@ func isAboutKey(err error) bool {
 	return strings.HasPrefix(text, "WRONGTYPE") || strings.HasPrefix(text, "user_script:")
 }
 
-// markUnsent marks the error of what was not sent, and that of a client that was closed. Of everything else it is
+// markError marks the error of what was not sent, and that of a client that was closed. Of everything else it is
 // unknown whether it was run. A statement that was surely not sent leaves the keeper sure of what the server has.
-func markUnsent(err error) error {
+func markError(err error) error {
 	var operation *net.OpError
 	switch {
 	case errors.Is(err, redis.ErrClosed):
@@ -308,15 +314,15 @@ func (t *transport) Beat(ctx context.Context, beat *keeper.Beat) error {
 		if t.cluster != nil {
 			t.cluster.ReloadState(ctx)
 		}
-		return markUnsent(err)
+		return markError(err)
 	}
 	// After the script, so that a failover before it is seen. One after it is seen by the next beat.
-	beat.Servers = t.servers(ctx)
+	beat.Histories = t.histories(ctx)
 	return nil
 }
 
-// servers returns the run and the replication history of each master, or "" if one does not tell.
-func (t *transport) servers(ctx context.Context) string {
+// histories returns the history of each master, or "" if one does not tell.
+func (t *transport) histories(ctx context.Context) string {
 	if t.cluster == nil {
 		return history(ctx, t.client)
 	}

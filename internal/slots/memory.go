@@ -150,8 +150,7 @@ func (*Memory) Topic(_, key string) string { return key }
 
 // Listen implements [Noticer].
 func (s *Memory) Listen(name string, listen func(Heard) NoticeAnswer) (stop func()) {
-	stop, _ = s.listeners.Add(name, listen)
-	return stop
+	return s.listeners.Add(name, listen)
 }
 
 // Announce implements [Noticer]. All listeners are in this process, and have answered when Tell returns.

@@ -42,8 +42,11 @@ type NoticeAnswer struct {
 
 // Listeners are the functions with which Listen was called. The zero value has none.
 type Listeners struct {
-	mu  sync.Mutex
-	all []*listener // the slice is never changed
+	Start func() (stop func()) // called for the first, and stop, perhaps again, when the last has gone; may be nil
+
+	mu   sync.Mutex
+	all  []*listener // the slice is never changed
+	stop func()      // what Start returned
 }
 
 type listener struct {
@@ -51,24 +54,23 @@ type listener struct {
 	listen func(Heard) NoticeAnswer
 }
 
-// Add adds one until stop, and reports whether it is the only one.
-func (l *Listeners) Add(name string, listen func(Heard) NoticeAnswer) (stop func(), first bool) {
+// Add adds one until remove, which may be called again.
+func (l *Listeners) Add(name string, listen func(Heard) NoticeAnswer) (remove func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.all) == 0 && l.Start != nil {
+		l.stop = l.Start()
+	}
 	one := &listener{name, listen}
 	l.all = append(slices.Clone(l.all), one)
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.all = slices.DeleteFunc(slices.Clone(l.all), func(other *listener) bool { return other == one })
-	}, len(l.all) == 1
-}
-
-// None reports whether there is none.
-func (l *Listeners) None() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.all) == 0
+		if len(l.all) == 0 && l.stop != nil {
+			l.stop()
+		}
+	}
 }
 
 // Tell calls the listeners of a name. Then must be called once their answers can be known.

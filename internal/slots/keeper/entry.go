@@ -57,10 +57,10 @@ const (
 type need uint8
 
 const (
-	again  need = iota // the server has it, unless it has lost it
-	owed               // the server may count more than is held, or less
-	urgent             // somebody waits for the answer
-	needs              // how many there are
+	repeated need = iota // the server has it, unless it has lost it
+	owed                 // the server may count more than is held, or less
+	urgent               // somebody waits for the answer
+	needs                // how many there are
 )
 
 // A shard is the entries that fail together.
@@ -168,7 +168,7 @@ func (k *Keeper) queue(entry *entry) {
 	sh := entry.shard
 	ready := slices.ContainsFunc(entry.waiters, (*waiter).ready)
 	differs := entry.differs()
-	for need, applies := range [needs]bool{again: !ready && !differs, owed: differs, urgent: ready} {
+	for need, applies := range [needs]bool{repeated: !ready && !differs, owed: differs, urgent: ready} {
 		if applies && !entry.queues[need] {
 			entry.queues[need] = true
 			sh.queues[need] = append(sh.queues[need], entry)
@@ -200,17 +200,17 @@ func (k *Keeper) send(sh *shard) {
 		}
 		k.mu.Unlock()
 		var err error
-		stopped := timed(k.config.Timeout, func(ctx context.Context) { err = k.transport.Run(ctx, statements) })
+		suspended := timed(k.config.Timeout, func(ctx context.Context) { err = k.transport.Run(ctx, statements) })
 		k.mu.Lock()
 		switch {
 		case err == nil:
 			sh.failed = 0
 			sh.reason = nil
-		case !stopped:
+		case !suspended:
 			k.failed(sh, err)
 		}
 		for _, asked := range batch {
-			k.applyReply(asked, stopped)
+			k.applyReply(asked, suspended)
 		}
 	}
 }
@@ -219,7 +219,7 @@ func (k *Keeper) send(sh *shard) {
 // one leaves is for the others. While many ask, acquires alone would fill all batches, and slots that nobody holds any
 // more would stay taken. Half is for what is owed: so releases keep up with acquires, and catch up after a burst. Each
 // change is stated again two beats later; no release waits behind these.
-var queueOrder = [...]need{owed, urgent, owed, again} //nolint:gochecknoglobals // never changed
+var queueOrder = [...]need{owed, urgent, owed, repeated} //nolint:gochecknoglobals // never changed
 
 // batch takes entries out of the queues, and makes their statements. Time alone makes a member silent, so it is looked
 // at before each statement.
@@ -287,7 +287,7 @@ func (k *Keeper) prepare(entry *entry) *request {
 }
 
 // applyReply applies the reply to a statement, or its failure.
-func (k *Keeper) applyReply(asked *request, stopped bool) {
+func (k *Keeper) applyReply(asked *request, suspended bool) {
 	entry := asked.entry
 	entry.phase = idle
 	switch {
@@ -298,20 +298,19 @@ func (k *Keeper) applyReply(asked *request, stopped bool) {
 			entry.uncertainAt = time.Now()
 		}
 		askAgain(asked.waiters)
-		if !stopped {
+		if !suspended {
 			k.decide(entry, asked.Err)
 			return // the next beat states it again
 		}
-	case asked.Stale, asked.ID != k.process.id, entry.isAcked && asked.Found != entry.acked:
+	case asked.ID != k.process.id: // an answer to an earlier incarnation is void: all is stated anew under this one
 		askAgain(asked.waiters)
-		// An answer under an earlier incarnation is void: all is stated anew under this one already.
-		if asked.ID == k.process.id {
-			// The server has lost what it had acknowledged, or another process states under this one's name.
-			k.rejoin(false)
-		}
+	case asked.Stale, entry.isAcked && asked.Found != entry.acked:
+		// The server has lost what it had acknowledged, or another process states under this one's name.
+		askAgain(asked.waiters)
+		k.rejoin(false)
 	default:
 		k.acknowledge(asked)
-		k.grant(asked)
+		k.divide(asked)
 	}
 	if entry.held != entry.acked.Count {
 		k.wake(entry) // who waits may ask along

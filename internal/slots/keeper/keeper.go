@@ -34,7 +34,7 @@ type Config struct {
 	Timeout time.Duration // of a call
 	Shards  int           // parts of the server that fail independently
 	Failure outage.Failure
-	Servers int // of the service: under FailLocal the limits are divided by it; below 2: what others held last counts
+	Servers int // processes: under FailLocal the limits are divided by it; below 2: what others held last counts
 
 	// Each may be nil. The keeper holds no lock meanwhile.
 	Lost     func(slots int64)  // this process was taken for dead while it held that many
@@ -125,7 +125,7 @@ func (k *Keeper) Close(ctx context.Context, name string) error {
 	k.mu.Lock()
 	// Nobody is left who would be refused by slots of others, so none of their deaths is waited for.
 	if name == "" {
-		k.process.watchEnd = 0
+		k.process.othersEnd = 0
 	}
 	for other, open := range k.names {
 		if name == "" || name == other {
@@ -185,14 +185,14 @@ func (k *Keeper) reason() error {
 	return reason
 }
 
-// timed makes a call with a context that ends after a timeout, and reports whether this process was stopped meanwhile.
-// Then a call that ran out of time says nothing about the server: only time in which this process runs counts as
-// silence.
-func timed(timeout time.Duration, call func(context.Context)) (stopped bool) {
+// timed makes a call with a context that ends after a timeout, and reports whether this process was suspended
+// meanwhile. Then a call that ran out of time says nothing about the server: only time in which this process runs
+// counts as silence.
+func timed(timeout time.Duration, call func(context.Context)) (suspended bool) {
 	last := time.Now() // before the deadline is set: no instant is left out
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	// It looks at the clock in short steps. One that took twice as long as it should was a stop.
+	// It looks at the clock in short steps. In one that took twice as long as it should, it was suspended.
 	step := max(timeout/8, 20*time.Millisecond)
 	done := make(chan struct{})
 	go func() {
@@ -208,10 +208,10 @@ func timed(timeout time.Duration, call func(context.Context)) (stopped bool) {
 		}
 		timer.Stop()
 		now := time.Now()
-		stopped = stopped || now.Sub(last) > 2*step
+		suspended = suspended || now.Sub(last) > 2*step
 		last = now
 	}
-	return stopped
+	return suspended
 }
 
 // jitter takes up to a fifth off a pause, so that processes do not ask in step.

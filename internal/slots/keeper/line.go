@@ -154,15 +154,15 @@ func (e *entry) group() (group []*waiter) {
 	return group
 }
 
-// grant divides what a statement was granted among those for whom it asked, in their order. What is left over, as
+// divide divides what a statement was granted among those for whom it asked, in their order. What is left over, as
 // some have gone, is stated back.
-func (k *Keeper) grant(asked *request) {
+func (k *Keeper) divide(asked *request) {
 	entry := asked.entry
 	left := asked.Granted
 	asked.waiters = slices.DeleteFunc(asked.waiters, (*waiter).answered) // they have gone
 	for i, w := range asked.waiters {
 		if int64(i) < left {
-			k.hold(w, w.Limit, entry.othersHeld, step.SourceStore)
+			k.grant(w, w.Limit, entry.othersHeld, step.SourceStore)
 			continue
 		}
 		// The answer counts slots of the dead, unless the statement has deleted their fields. The next one does.
@@ -180,7 +180,7 @@ func (k *Keeper) grant(asked *request) {
 		// These slots may be those of a killed process. If nobody beats, the fleet's time stands still, and they stay
 		// taken.
 		if entry.othersHeld > 0 {
-			k.watch()
+			k.beatForOthers()
 		}
 		k.refuse(w, w.Limit, step.SourceStore)
 	}
@@ -194,9 +194,9 @@ type hold struct {
 	lost   <-chan struct{}
 }
 
-// hold grants a slot, under the limit of its Acquisition or a share of that, beside those that others were taken to
+// grant grants a slot, under the limit of its Acquisition or a share of that, beside those that others were taken to
 // hold. The slot may be more than the server knows of, if it is granted without it: the next statement says so.
-func (k *Keeper) hold(w *waiter, limit, othersHeld int64, source step.Source) {
+func (k *Keeper) grant(w *waiter, limit, othersHeld int64, source step.Source) {
 	entry := w.entry
 	entry.held++
 	entry.servedAt = time.Now()
@@ -338,7 +338,7 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 		k.answer(w, slots.Grant{}, unavailable(err))
 		return
 	case k.config.Failure == outage.FailOpen:
-		k.hold(w, limit, entry.othersHeld, step.SourceOpen)
+		k.grant(w, limit, entry.othersHeld, step.SourceOpen)
 		return
 	case servers > 1:
 		// Rounded up, so that a limit below the number of servers still grants one slot on each.
@@ -348,7 +348,7 @@ func (k *Keeper) decideOne(w *waiter, err error) {
 	}
 	oneMore := w.Most() - w.Limit
 	if entry.held+othersHeld < limit+oneMore {
-		k.hold(w, limit, othersHeld, step.SourceLocal)
+		k.grant(w, limit, othersHeld, step.SourceLocal)
 	} else {
 		k.refuse(w, limit, step.SourceLocal)
 	}

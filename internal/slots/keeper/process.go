@@ -21,9 +21,9 @@ import (
 // a silent process dead and forgotten that. Each way to joining, also from a statement that shows a loss, takes a new
 // incarnation, under which everything is stated again; what the server has under the old one dies with it. Nothing was
 // stated yet under one that is only being registered. An answer to a beat of an earlier one says nothing. Time makes a
-// member silent. A process without entries goes outside, unless it watches: the fleet's time passes only with beats, so
-// who was refused by slots of others beats until these are known to be alive, or are dead. Only a member states and
-// acquires slots. A joining or silent process whose last beat failed is away: the Failure decides.
+// member silent. A process without entries goes outside, unless it beats for others: the fleet's time passes only with
+// beats, so who was refused by slots of others beats until these are known to be alive, or are dead. Only a member
+// states and acquires slots. A joining or silent process whose last beat failed is away: the Failure decides.
 type process struct {
 	id         string // the incarnation
 	registered bool
@@ -33,8 +33,8 @@ type process struct {
 	beating    bool
 	beats      int64           // that were answered
 	clock      int64           // the fleet's time
-	watchEnd   int64           // the fleet's time until which it beats though it has no entries
-	servers    string          // Beat.Servers
+	othersEnd  int64           // the fleet's time until which it beats for others, though it has no entries
+	histories  string          // Beat.Histories
 	dead       map[string]bool // incarnations
 	deadUntil  int64           // the fleet's time up to which these are known; 0: all are asked for
 	seen       map[string]bool // incarnations that others may not know
@@ -78,26 +78,26 @@ func (k *Keeper) beatOn() {
 		// It has the time of a retry at least, and that of a beat at most: a silent server must not keep the next one
 		// waiting.
 		timeout := min(max(k.config.Timeout, k.config.retry()), k.config.TTL/beatsInTTL)
-		stopped := timed(timeout, func(ctx context.Context) { err = k.transport.Beat(ctx, beat) })
+		suspended := timed(timeout, func(ctx context.Context) { err = k.transport.Beat(ctx, beat) })
 		k.mu.Lock()
 		// The client was closed for good. The process stays "beating", so nobody starts beats that would fail again.
 		if errors.Is(err, ErrGone) {
 			k.unanswered(err)
 			return
 		}
-		// If this process was stopped, a beat without an answer says nothing of the server: the next one is sent at
+		// If this process was suspended, a beat without an answer says nothing of the server: the next one is sent at
 		// once.
 		var pause time.Duration
 		switch {
 		case err == nil:
 			pause = k.applyBeat(beat, sent)
-		case !stopped:
+		case !suspended:
 			pause = k.config.retry()
 			k.unanswered(err)
 		}
 		k.tell()
 		// In an outage it goes on, also if nothing is held: only a beat finds out that the server is back.
-		isIdle := len(k.entries) == 0 && process.clock >= process.watchEnd
+		isIdle := len(k.entries) == 0 && process.clock >= process.othersEnd
 		if isIdle && process.failure == nil {
 			k.leave()
 			return
@@ -137,15 +137,15 @@ func (k *Keeper) leave() {
 	k.tell()
 }
 
-// Watch has this process beat until those that have stated slots until now have beaten again, or are dead.
-func (k *Keeper) Watch() {
+// BeatForOthers has this process beat until those that have stated slots until now have beaten again, or are dead.
+func (k *Keeper) BeatForOthers() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.watch()
+	k.beatForOthers()
 }
 
-func (k *Keeper) watch() {
-	k.process.watchEnd = math.MaxInt64 // the next beat that is answered says what the time is
+func (k *Keeper) beatForOthers() {
+	k.process.othersEnd = math.MaxInt64 // the next beat that is answered says what the time is
 	k.startBeats()
 }
 
@@ -183,15 +183,15 @@ func (k *Keeper) applyBeat(b *Beat, sent time.Time) time.Duration {
 	silent := process.registered && sent.Sub(process.ackedAt) > k.config.TTL
 	// Its clock goes back if the server has lost something. Others may have taken a silent process for dead, and a
 	// server that was replaced meanwhile would not know that.
-	areOthers := b.Servers != process.servers && b.Servers != "" && process.servers != ""
-	forgotten := b.Clock < process.clock || areOthers || silent && b.Servers == ""
+	areOthers := b.Histories != process.histories && b.Histories != "" && process.histories != ""
+	forgotten := b.Clock < process.clock || areOthers || silent && b.Histories == ""
 	process.failure = nil
 	process.ackedAt = sent
 	process.clock = b.Clock
-	process.watchEnd = min(process.watchEnd, b.Clock+(b.TTL+b.Step).Microseconds()) // also if the clock has gone back
+	process.othersEnd = min(process.othersEnd, b.Clock+(b.TTL+b.Step).Microseconds()) // also if the clock has gone back
 	process.beats++
-	if b.Servers != "" {
-		process.servers = b.Servers
+	if b.Histories != "" {
+		process.histories = b.Histories
 	}
 	k.bury(b)
 	switch {

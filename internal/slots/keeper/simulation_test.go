@@ -302,7 +302,7 @@ func (p *machine) Beat(ctx context.Context, b *Beat) error {
 	err := p.call(ctx, func() {
 		p.w.server.beat(time.Now().Add(p.w.jump).UnixMicro(), &c)
 		if !p.w.noInfo {
-			c.Servers = strconv.Itoa(p.w.history + 1)
+			c.Histories = strconv.Itoa(p.w.history + 1)
 		}
 	})
 	if err == nil {

@@ -141,9 +141,9 @@ type Beat struct {
 	Clock int64    // the fleet's time, in microseconds
 	Dead  []string // that have died at that time or later
 
-	// Servers identifies the servers and their histories: another text means that something may be lost. It is empty if
-	// that is not known.
-	Servers string
+	// Histories are those of all masters: their runs, and what they replicate. Another text means that something may be
+	// lost. It is empty if that is not known.
+	Histories string
 }
 
 // Args returns the arguments of the script. The instant is empty, except in tests.
