@@ -194,7 +194,8 @@ func (s slotScene) allOrNone() {
 	more := backend.Claim{Slots: a.Backend(), Key: "more", OneMore: true}
 	first, err := s.take(s.t.Context(), more)
 	second, fault := s.take(s.t.Context(), more)
-	if err != nil || fault != nil || first.Answers()[0].Remaining != 0 || second.Answers()[0].Remaining != -1 {
+	if err != nil || fault != nil || first.Above() != -1 || second.Above() != 0 ||
+		first.Answers()[0].Remaining != 0 || second.Answers()[0].Remaining != 0 {
 		s.t.Error(err, fault, first.Answers(), second.Answers())
 	}
 	if _, err := s.take(s.t.Context(), more); !errors.Is(err, core.ErrFull) {

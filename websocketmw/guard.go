@@ -27,11 +27,13 @@ type Guard struct {
 	evictAge time.Duration // how old a socket is that may be evicted
 
 	// mu guards what follows, and the links of sockets. Who holds it calls nothing of a socket.
-	mu            sync.Mutex
-	sockets       map[*Socket]struct{}
-	handshakes    int     // that are being checked
-	indexes       []index // one for each rule; the list does not change
-	lastNumber    int64   // of a socket
+	mu         sync.Mutex
+	sockets    map[*Socket]struct{}
+	handshakes int // that are being checked
+	// The i-th is that of the i-th rule. So are the i-th claim of an admission and the i-th link of a socket, as no rule
+	// has a Skip. The list does not change.
+	indexes       []index
+	lastNumber    int64 // of a socket
 	stopListening []func()
 	draining      bool
 	empty         chan struct{} // closed when draining, and no socket is left
@@ -143,11 +145,11 @@ func (g *Guard) add(socket *Socket, admission *engine.Admission, beganAt time.Ti
 	g.lastNumber++
 	socket.number = g.lastNumber
 	socket.beganAt = beganAt
-	socket.slot = admission.Held()
+	socket.slot = admission.Slot
 	socket.holdsSlot = true
 	socket.links = make([]link, len(admission.Claims))
 	g.sockets[socket] = struct{}{}
-	for i, claim := range admission.Claims { // one for each rule, as rules of this guard have no Skip
+	for i, claim := range admission.Claims {
 		index := &g.indexes[i]
 		topic := index.notices.Topic(index.slots.Name(), claim.Key)
 		socket.links[i].topic = topic

@@ -14,7 +14,8 @@ type link struct {
 	previous, next *Socket
 }
 
-// A list has the sockets of a topic, the oldest first.
+// A list has the sockets of a topic in the order in which they were added: the oldest first, but for the time that a
+// handshake takes.
 type list struct{ first, last *Socket }
 
 // An index has the sockets of a rule by their topics. The guard's mu guards what changes.

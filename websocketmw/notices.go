@@ -28,8 +28,8 @@ type (
 		Evicts candidate `json:"socket,omitzero"`
 	}
 
-	// An answer is what a guard says to it.
-	answer struct {
+	// A guardAnswer is what a guard says to it.
+	guardAnswer struct {
 		Open   int       `json:"open"`
 		Oldest candidate `json:"oldest,omitzero"`
 		Done   bool      `json:"done,omitempty"` // the socket that was to be evicted holds no slot any more
@@ -57,7 +57,7 @@ func (g *Guard) listen() {
 // announce makes an order known to all guards with such slots, and passes on the answers until there are enough. It
 // returns who has not answered.
 func (x *index) announce(
-	ctx context.Context, key string, order order, answered func(answer) (enough bool),
+	ctx context.Context, key string, order order, answered func(guardAnswer) (enough bool),
 ) (silent []int64, err error) {
 	text, err := json.Marshal(order)
 	if err != nil {
@@ -66,36 +66,36 @@ func (x *index) announce(
 	// An order to close is also for handshakes, which hold no slots yet.
 	notice := slots.Notice{Name: x.slots.Name(), Key: key, Text: string(text), All: order.Do == doClose}
 	return x.notices.Announce(ctx, notice, func(text string) (enough bool) {
-		var reply answer
-		return json.Unmarshal([]byte(text), &reply) == nil && answered(reply)
+		var answer guardAnswer
+		return json.Unmarshal([]byte(text), &answer) == nil && answered(answer)
 	})
 }
 
 // hear does what the notice of a guard says, perhaps of this one, and answers it.
-func (x *index) hear(heard slots.Heard) (reply slots.NoticeAnswer) {
+func (x *index) hear(heard slots.Heard) (result slots.NoticeAnswer) {
 	var order order
 	if json.Unmarshal([]byte(heard.Text), &order) != nil {
-		return reply
+		return result
 	}
-	var result answer
+	var answer guardAnswer
 	announcedAt := time.Now().Add(-heard.Age)
 	switch order.Do {
 	case doOffer:
-		result.Oldest = x.offer(heard.Topic, announcedAt)
+		answer.Oldest = x.offer(heard.Topic, announcedAt)
 	case doEvict:
-		result.Done, reply.Then = x.giveWay(heard, order.Evicts)
+		answer.Done, result.Then = x.giveWay(heard, order.Evicts)
 	case doClose:
 		for _, socket := range x.keepCloseOrder(heard.Topic, closeOrder{order, announcedAt}) {
 			if socket.close(nil, order.Code, order.Reason) {
-				result.Open++
+				answer.Open++
 			}
 		}
 	}
-	if result != (answer{}) {
-		text, _ := json.Marshal(result) // there is nothing in it that could fail
-		reply.Text = string(text)
+	if answer != (guardAnswer{}) {
+		text, _ := json.Marshal(answer) // there is nothing in it that could fail
+		result.Text = string(text)
 	}
-	return reply
+	return result
 }
 
 // CloseAll closes the sockets of a key, as [Socket.Close] does, on all servers whose guards have a rule with slots of
@@ -119,8 +119,8 @@ func (g *Guard) CloseAll(
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	order := order{Do: doClose, Code: code, Reason: frames.Reason(reason)}
-	silent, err := index.announce(ctx, key, order, func(reply answer) (enough bool) {
-		n += reply.Open
+	silent, err := index.announce(ctx, key, order, func(answer guardAnswer) (enough bool) {
+		n += answer.Open
 		return false
 	})
 	if err == nil && len(silent) > 0 {

@@ -775,7 +775,7 @@ func TestEvictNobodyIfSomebodyElseEnds(t *testing.T) {
 		cl.come(1, false)
 		time.Sleep(time.Minute)
 		s, _ := cl.guards[1].admit(upgradeRequest(), upgrade)
-		if s == nil || s.evicts == nil {
+		if s == nil || s.eviction == nil {
 			t.Fatal("nobody is to be evicted")
 		}
 		second := cl.guards[1].oldestFirst()[0]
@@ -826,7 +826,7 @@ func TestEvictNobodyWithoutTheStore(t *testing.T) {
 	defer away.Client().Close()
 	g := mustNew(t, Config{Rules: []Rule{{Slots: core.NewSlots(away, "ws", 1), Key: keyfuncs.Everyone(), WhenFull: EvictOldest}}})
 	for i := range 3 {
-		if s, a := g.admit(upgradeRequest(), upgrade); s == nil || s.evicts != nil {
+		if s, a := g.admit(upgradeRequest(), upgrade); s == nil || s.eviction != nil {
 			t.Errorf("socket %d: %d", i+1, a.Status)
 		}
 	}
@@ -849,7 +849,7 @@ func TestOldestWhenAsked(t *testing.T) {
 		first := ask(0, 0)
 		time.Sleep(3 * time.Second)
 		second := ask(1, 3*time.Second)
-		if first.Age-second.Age != 1_000_000 || second.Age != 60_000_001 {
+		if first.Age-second.Age != 1_000_000 || second.Age != 60_000_000 {
 			t.Errorf("%v, %v", first, second)
 		}
 		if none := ask(1, time.Minute); none.Guard != "" {

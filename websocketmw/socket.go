@@ -21,30 +21,34 @@ var errEnded = fmt.Errorf("headgate: websocketmw: the socket is closed: %w", con
 // prints have nothing of whom it is.
 type Socket struct {
 	// It ends in one of two ways. Either the guard closes it: close sends a Close frame, and 5 seconds later end is
-	// called. Or the connection is closed: by the handler, because the handler did not upgrade, or by garbage
-	// collection when the handler has dropped it. All of these call end.
+	// called; in an eviction, releaseAndClose first releases the slots, which end does otherwise. Or the connection is
+	// closed: by the handler, because the handler did not upgrade, or by garbage collection when the handler has dropped
+	// it. All of these call end.
 
 	// These are set before the socket is in an index, and do not change.
-	guard   *Guard
-	number  int64
-	beganAt time.Time     // its handshake
-	slot    *backend.Slot // nil: there is no rule
-	evicts  *eviction     // what it has to do when the 101 is written; nil: nothing
+	guard    *Guard
+	number   int64
+	beganAt  time.Time     // its handshake
+	slot     *backend.Slot // nil: there is no rule
+	eviction *eviction     // what it has to do when the 101 is written; nil: nothing
 
 	// The guard's mu guards these.
 	links     []link
 	holdsSlot bool // false from when it is about to give up its slots
 
-	mu             sync.Mutex // guards these
-	requestContext context.Context
-	ctx            context.Context // what Context returns; nil until the first call
-	cancel         context.CancelCauseFunc
+	mu      sync.Mutex      // guards what follows, up to conn
+	ctx     context.Context // what Context returns; nil until the first call
+	cancel  context.CancelCauseFunc
+	closing *closing // nil: the guard does not close it
+	timer   *time.Timer
+	stop    chan struct{} // closed when the guard begins to close it; nil until somebody waits for that
+	ended   bool
+
+	// Set with mu held: the first two by serve, the conn by hijack. The handler, and who has the conn, come later, and read
+	// them without it.
+	requestContext context.Context // has the socket from then on
 	openedAt       time.Time
 	conn           net.Conn // that was hijacked; nil: none
-	closing        *closing // nil: the guard does not close it
-	timer          *time.Timer
-	stop           chan struct{} // closed when the guard begins to close it; nil until somebody waits for that
-	ended          bool
 
 	lastRead     atomic.Int64              // nanoseconds since openedAt
 	readDeadline atomic.Pointer[time.Time] // that the handler has set
@@ -225,11 +229,11 @@ func (s *Socket) hijack(conn net.Conn) {
 // has left before that, or has sent something, which RFC 6455 forbids, evicts nobody.
 func (s *Socket) noteUpgrade() {
 	switch {
-	case s.upgraded.Swap(true) || s.evicts == nil:
+	case s.upgraded.Swap(true) || s.eviction == nil:
 	case s.requestContext.Err() != nil || len(s.in.pending) > 0:
-		go s.leave(nil, frames.CodeTryAgain, "the handshake was given up; try again")
+		go s.releaseAndClose(nil, frames.CodeTryAgain, "the handshake was given up; try again")
 	default:
-		go s.evict()
+		go s.eviction.run(s)
 	}
 }
 

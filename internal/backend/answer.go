@@ -178,12 +178,6 @@ func (d *Decision) Slots() []PolicyAnswer {
 	return *d.slots
 }
 
-// AddSlots adds answers of slots. A decision about rates has room for their answers, so that fields and observers of a
-// guard get one value.
-func (d *Decision) AddSlots(all ...PolicyAnswer) {
-	all = append(d.Slots(), all...)
-	d.slots = &all
-}
-
-// ClearSlots forgets the answers of slots: the slots were given back.
-func (d *Decision) ClearSlots() { d.slots = nil }
+// SetSlots sets the answers of slots. A decision about rates has room for them, so that fields and observers of a guard
+// get one value.
+func (d *Decision) SetSlots(all ...PolicyAnswer) { d.slots = &all }

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -87,36 +88,29 @@ type Claim struct {
 
 // A Slot is what claims hold until it is released. The zero Slot holds nothing.
 type Slot struct {
-	first    held // so that one claim allocates nothing more
-	others   []held
+	all      []granted
+	room     [1]granted // so that one claim allocates nothing more
 	released atomic.Bool
 }
 
-// held is what one claim was granted.
-type held struct {
+// granted is what one claim was granted.
+type granted struct {
 	slots.Grant
 
 	slots *SlotLimit
 	took  time.Duration // the call; 0 unless the observer is Timed
 }
 
-func (s *Slot) at(i int) *held {
-	if i == 0 {
-		return &s.first
-	}
-	return &s.others[i-1]
-}
-
 // Release gives the slots back. Further calls do nothing. Others may have acquired what is released before an observer
 // hears of it.
 func (s *Slot) Release() {
-	if s.released.Swap(true) || s.first.slots == nil {
+	if s.released.Swap(true) {
 		return
 	}
 	// All are given back before anybody is told: an observer may panic.
-	s.giveBack()
-	for i := range len(s.others) + 1 {
-		limit := s.at(i).slots
+	giveBack(s.all)
+	for i := range s.all {
+		limit := s.all[i].slots
 		observer := limit.stores.Observer
 		if observer != nil && observer.Released != nil {
 			observer.Released(limit.name)
@@ -124,40 +118,42 @@ func (s *Slot) Release() {
 	}
 }
 
-// giveBack releases what is held, and tells nobody.
-func (s *Slot) giveBack() {
-	for i := range len(s.others) + 1 {
-		hold := s.at(i).Hold
-		if hold != nil {
-			hold.Release()
+// giveBack releases what was granted, and tells nobody.
+func giveBack(all []granted) {
+	for i := range all {
+		if all[i].Hold != nil {
+			all[i].Release()
 		}
 	}
 }
 
 // Lost is closed when the store has taken this process for dead. It is nil if that cannot be. One channel stands for
-// all: a store takes a process for dead as a whole.
+// all, the first: a store takes a process for dead as a whole.
 func (s *Slot) Lost() <-chan struct{} {
-	for i := range len(s.others) + 1 {
-		hold := s.at(i).Hold
-		if hold != nil && hold.Lost() != nil {
-			return hold.Lost()
+	for i := range s.all {
+		if lost := s.all[i].Lost(); lost != nil {
+			return lost
 		}
 	}
 	return nil
 }
 
-// Answers returns the answer to each claim, as of when it was granted. Of a claim with OneMore, -1 remains if the slot
-// is the one above the limit.
+// Above returns the index of the claim with OneMore whose slot is the one above the limit, or -1. There is one at most.
+func (s *Slot) Above() int {
+	return slices.IndexFunc(s.all, func(g granted) bool { return g.Held > g.Limit && g.Source != step.SourceOpen })
+}
+
+// Answers returns the answer to each claim, as of when it was granted.
 func (s *Slot) Answers() []PolicyAnswer {
-	all := make([]PolicyAnswer, len(s.others)+1)
+	all := make([]PolicyAnswer, len(s.all))
 	for i := range all {
-		held := s.at(i)
-		name := held.slots.name
+		granted := &s.all[i]
+		name := granted.slots.name
 		all[i] = PolicyAnswer{
 			Limiter: name, Policy: name, Allowed: true,
-			Limit: held.Grant.Limit, Remaining: held.Grant.Limit - held.Grant.Held,
+			Limit: granted.Limit, Remaining: max(granted.Limit-granted.Held, 0),
 		}
-		if held.Source == step.SourceOpen {
+		if granted.Source == step.SourceOpen {
 			all[i].Remaining = step.MaxInt
 		}
 	}
@@ -173,20 +169,23 @@ func Full(err error) (PolicyAnswer, bool) {
 	return PolicyAnswer{Limiter: full.Name, Policy: full.Name, Limit: full.Limit}, true
 }
 
-// Take acquires a slot for each claim, in their order, at once or not at all, and s, which must be zero, holds them. If
-// a claim has a Queue, it is the only one, and waits. After an error s holds nothing, and need not be released.
+// Take acquires a slot for each claim, in their order, at once or not at all, and adds them to what s holds, which was
+// not released yet. If a claim has a Queue, it is the only one, and waits. After an error s holds what it held before.
 func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	if ctx == nil {
 		return ErrNoContext
 	}
-	if len(claims) > 1 {
-		s.others = make([]held, len(claims)-1)
+	if s.all == nil {
+		s.all = s.room[:0]
 	}
+	before := len(s.all)
+	s.all = append(s.all, make([]granted, len(claims))...)
+	taken := s.all[before:]
 	done := false
 	defer func() {
 		if !done { // also if an observer panics
-			s.giveBack()
-			s.first.slots = nil // to release it would tell the observer of slots that nobody holds
+			giveBack(taken)
+			s.all = s.all[:before]
 		}
 	}()
 	// If slots are full, only they have refused. Of any other error it does not matter which claim met it: nobody has
@@ -194,7 +193,7 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 	told := claims
 	firstTold := 0
 	for i := range claims {
-		err = claims[i].take(ctx, s.at(i))
+		err = claims[i].take(ctx, &taken[i])
 		if err == nil {
 			continue
 		}
@@ -205,16 +204,16 @@ func (s *Slot) Take(ctx context.Context, claims []Claim) (err error) {
 		break
 	}
 	for i := range told {
-		told[i].tell(ctx, s.at(firstTold+i), err)
+		told[i].tell(ctx, &taken[firstTold+i], err)
 	}
 	done = err == nil
 	return err
 }
 
 // take acquires one slot. Slots that are closed while it waits are given back by Take.
-func (c *Claim) take(ctx context.Context, held *held) (err error) {
+func (c *Claim) take(ctx context.Context, granted *granted) (err error) {
 	limit := c.Slots
-	held.slots = limit
+	granted.slots = limit
 	if limit.isClosed() {
 		return slots.ErrClosed
 	}
@@ -222,10 +221,10 @@ func (c *Claim) take(ctx context.Context, held *held) (err error) {
 		return limit.fault
 	}
 	start := limit.stores.begin()
-	held.Grant, err = limit.stores.Slots.Acquire(ctx, slots.Acquisition{
+	granted.Grant, err = limit.stores.Slots.Acquire(ctx, slots.Acquisition{
 		Name: limit.name, Key: c.Key, Limit: limit.Limit(c.Key), OneMore: c.OneMore, Queue: c.Queue,
 	})
-	held.took = took(start)
+	granted.took = took(start)
 	if err == nil && limit.isClosed() { // meanwhile
 		return slots.ErrClosed
 	}
@@ -233,12 +232,12 @@ func (c *Claim) take(ctx context.Context, held *held) (err error) {
 }
 
 // tell tells the store's observer what became of a claim.
-func (c *Claim) tell(ctx context.Context, held *held, err error) {
+func (c *Claim) tell(ctx context.Context, granted *granted, err error) {
 	observer := c.Slots.stores.Observer
 	if observer == nil || observer.Acquired == nil {
 		return
 	}
-	event := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: held.Source, Took: held.took}
+	event := store.SlotEvent{Slots: c.Slots.name, Granted: err == nil, Source: granted.Source, Took: granted.took}
 	var full *slots.FullError
 	switch {
 	case errors.As(err, &full):

@@ -119,3 +119,30 @@ func (c *closingRegistry) Acquire(ctx context.Context, claim slots.Acquisition) 
 	c.close()
 	return grant, err
 }
+
+// A Slot that takes more holds it, too, and loses nothing if there is no more.
+func TestTakeMore(t *testing.T) {
+	var released []string
+	stores := &backend.Stores{Slots: new(slots.Memory), Observer: &store.Observer{
+		Released: func(name string) { released = append(released, name) },
+	}}
+	claim := func(name string) []backend.Claim {
+		return []backend.Claim{{Slots: backend.NewSlotLimit(stores, name, 1), Key: "anna"}}
+	}
+	slot := new(backend.Slot)
+	for _, test := range []struct {
+		name string
+		err  error
+	}{{"a", nil}, {"a", slots.ErrFull}, {"b", nil}} {
+		if err := slot.Take(t.Context(), claim(test.name)); !errors.Is(err, test.err) {
+			t.Errorf("%s: %v, not %v", test.name, err, test.err)
+		}
+	}
+	if len(slot.Answers()) != 2 {
+		t.Errorf("%v", slot.Answers())
+	}
+	slot.Release()
+	if !slices.Equal(released, []string{"a", "b"}) {
+		t.Errorf("%v are released", released)
+	}
+}

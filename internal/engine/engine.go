@@ -135,6 +135,7 @@ type Admission struct {
 	Err        error            // why there is no decision
 	Decision   backend.Decision // of the rates, if they were asked
 	Claims     []backend.Claim  // of the slots
+	Slot       *backend.Slot    // of the claims; nil: none was asked for
 	Observed   []Admission      // of the rules that only observe
 	Rules      *Rules
 	Stage      Stage
@@ -145,7 +146,6 @@ type Admission struct {
 	chargeCount int8
 	fewCharges  [2]backend.Charge // so that most requests allocate none
 	allCharges  []backend.Charge  // if there are more than a few
-	held        [2]*backend.Slot  // of the claims, and of the one with a queue
 }
 
 // Charges returns what the rates charge.

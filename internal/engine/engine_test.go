@@ -348,7 +348,7 @@ func TestReleaseAll(t *testing.T) {
 	for _, panics = range []string{"first", "line", "observed"} {
 		admission := admit(rules, request(t))
 		rules.Observe(admission, request(t))
-		if admission.Status != 0 || admission.Held() == nil {
+		if admission.Status != 0 || admission.Slot == nil {
 			t.Fatalf("status %d", admission.Status)
 		}
 		func() {
@@ -376,8 +376,8 @@ func TestRefuse(t *testing.T) {
 	rules := newRules(nil, above)
 	first := admit(rules, request(t))
 	second := admit(rules, request(t))
-	if first.Status != 0 || second.Status != 0 || second.At(0).Remaining != -1 {
-		t.Fatalf("statuses %d and %d, %d remain", first.Status, second.Status, second.At(0).Remaining)
+	if first.Status != 0 || second.Status != 0 || first.Slot.Above() != -1 || second.Slot.Above() != 0 {
+		t.Fatalf("statuses %d and %d, above the limit: %d", first.Status, second.Status, second.Slot.Above())
 	}
 	rules.Refuse(second, 0)
 	answer := second.At(0)

@@ -9,12 +9,6 @@ import (
 	"github.com/headgate/headgate/internal/backend"
 )
 
-// The places of Admission.held.
-const (
-	heldAtOnce = iota // of the claims without a queue
-	heldByLine        // of the one with a queue
-)
-
 // Acquire takes the slots. Those without a queue come first, at once or not at all. Then the request waits in the one
 // line that a guard has, and holds the others, so that they are there at the end; the other way around, the first in
 // line could be refused. If there is no slot, the charge is given back.
@@ -44,18 +38,17 @@ func (rs *Rules) take(ctx context.Context, admission *Admission, r *http.Request
 	if len(claims) == 0 {
 		return true
 	}
-	place := heldAtOnce
 	if claims[0].Queue > 0 {
-		place = heldByLine
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, rs.SlotsOf(claims[0].Slots.Name()).MaxWait)
 		defer cancel()
 	}
-	slot := new(backend.Slot)
-	err := slot.Take(ctx, claims)
+	if admission.Slot == nil {
+		admission.Slot = new(backend.Slot)
+	}
+	err := admission.Slot.Take(ctx, claims)
 	if err == nil {
-		admission.held[place] = slot
-		admission.Decision.AddSlots(slot.Answers()...)
+		admission.Decision.SetSlots(admission.Slot.Answers()...)
 		if admission.Stage != Answered {
 			admission.Limiter = claims[0].Slots.Name()
 		}
@@ -63,7 +56,7 @@ func (rs *Rules) take(ctx context.Context, admission *Admission, r *http.Request
 	}
 	// Those that were taken before are given back, so they have no answer either. Who has gone while it waited was not
 	// refused: that nobody reads the answer is why there is no decision.
-	admission.Decision.ClearSlots()
+	admission.Decision.SetSlots()
 	full, isFull := backend.Full(err)
 	gone := r.Context().Err()
 	switch {
@@ -92,17 +85,15 @@ func (rs *Rules) full(admission *Admission, answer backend.PolicyAnswer) {
 	admission.Stage = SlotsFull
 	admission.Limiter = answer.Limiter
 	admission.Status = http.StatusTooManyRequests
-	admission.Decision.AddSlots(answer)
+	admission.Decision.SetSlots(answer)
 }
 
 // Refuse refuses a request that the steps have admitted so far, for want of a slot of the i-th claim, and gives
 // everything back. It is for a socket that was granted one slot more, as it was to evict another, and has found none.
 func (rs *Rules) Refuse(admission *Admission, i int) {
 	admission.Release()
-	answer := admission.Decision.Slots()[i] // it has one more than it should
+	answer := admission.Decision.Slots()[i]
 	answer.Allowed = false
-	answer.Remaining = 0
-	admission.Decision.ClearSlots()
 	rs.full(admission, answer)
 	admission.RetryAfter = rs.Pause()
 }
@@ -113,22 +104,12 @@ func (rs *Rules) Pause() time.Duration {
 	return time.Duration(rs.LeastPause+rand.IntN(rs.MostPause-rs.LeastPause+1)) * time.Second
 }
 
-// Held returns the slot of the claims without a queue, or nil.
-func (a *Admission) Held() *backend.Slot { return a.held[heldAtOnce] }
-
 // Release releases the slots, also those of rules that only observe. If an observer of the store panics, it releases
-// the others even so.
+// the others even so. Further calls do nothing.
 func (a *Admission) Release() {
-	held := a.held
-	a.held = [2]*backend.Slot{} // so that a second call does nothing
 	defer releaseAll(a.Observed)
-	defer release(held[heldByLine])
-	release(held[heldAtOnce])
-}
-
-func release(slot *backend.Slot) {
-	if slot != nil {
-		slot.Release()
+	if a.Slot != nil {
+		a.Slot.Release()
 	}
 }
 
