@@ -41,18 +41,18 @@ func (t *table) hashOf(at ref) *int64 {
 	return &state[:len(state)+1][len(state)]
 }
 
-// place returns where the state of a number is, and the index of its chunk in the slab. The first eight chunks are of
+// locate returns where the state of a number is, and the index of its chunk in the slab. The first eight chunks are of
 // one size, the next four of twice that, and so on: so no more than a quarter of the room is empty.
-func (s *slab) place(number int) (chunk, word int) {
+func (s *slab) locate(number int) (chunk, word int) {
 	unit := number >> s.shift
-	double := max(bits.Len(uint(unit))-3, 0)
-	inChunk := number & (1<<(s.shift+double) - 1)
-	return 4*double + unit>>double, inChunk * (s.length + 1)
+	doublings := max(bits.Len(uint(unit))-3, 0)
+	inChunk := number & (1<<(s.shift+doublings) - 1)
+	return 4*doublings + unit>>doublings, inChunk * (s.length + 1)
 }
 
 // ref returns where the state of a number is. Its chunk is there.
 func (s *slab) ref(number int) ref {
-	chunk, word := s.place(number)
+	chunk, word := s.locate(number)
 	return int64(s.numbers[chunk])<<chunkBit | int64(s.length)<<lengthBit | int64(word)
 }
 
@@ -60,7 +60,7 @@ func (s *slab) ref(number int) ref {
 func (t *table) reserve(hash uint64, length int) ref {
 	t.grown = true
 	s := t.slabOf(length)
-	chunk, _ := s.place(s.count)
+	chunk, _ := s.locate(s.count)
 	if chunk == len(s.numbers) {
 		t.addChunk(s)
 	}
@@ -86,8 +86,8 @@ func (t *table) slabOf(length int) *slab {
 
 // addChunk adds the next chunk to a slab.
 func (t *table) addChunk(s *slab) {
-	double := max(len(s.numbers)/4-1, 0)
-	chunk := make([]int64, (s.length+1)<<(s.shift+double))
+	doublings := max(len(s.numbers)/4-1, 0)
+	chunk := make([]int64, (s.length+1)<<(s.shift+doublings))
 	number := slices.IndexFunc(t.chunks, func(chunk []int64) bool { return chunk == nil })
 	if number < 0 {
 		number = len(t.chunks)

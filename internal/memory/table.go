@@ -138,7 +138,7 @@ func (t *table) findOther(cell *step.Cell) *entry {
 	if t.asksInRow < hotAfter {
 		return &t.places[i]
 	}
-	// A limiter of more policies has two of them there.
+	// There is room for two. With a third, those that are there go back.
 	if t.second.hash != 0 {
 		t.cool()
 	}

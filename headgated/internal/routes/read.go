@@ -185,14 +185,14 @@ func takers(of *Route, all []*Route) (indexes []int) {
 	return slices.Compact(indexes)
 }
 
-// other is a host, a method and a part of a path that no route names.
-const other = "*"
+// unnamedText is a host, a method and a part of a path that no route has.
+const unnamedText = "*"
 
 // samples yields requests of a route: one of each kind that others can tell apart. Where a route names nothing, what no
 // route names stands for all there is: who does not match that leaves something over.
 func (t *Route) samples(others []*Route) iter.Seq2[*http.Request, []string] {
-	hosts := orOther(t.hosts)
-	methods := orOther(t.methods)
+	hosts := orUnnamed(t.hosts)
+	methods := orUnnamed(t.methods)
 	if slices.Contains(methods, http.MethodGet) { // whose routes are for HEAD, too
 		methods = append(slices.Clip(methods), http.MethodHead)
 	}
@@ -210,10 +210,10 @@ func (t *Route) samples(others []*Route) iter.Seq2[*http.Request, []string] {
 	}
 }
 
-// orOther returns a list, or for any that other text.
-func orOther(list []string) []string {
+// orUnnamed returns a list, or for an empty one, which stands for any, the text that no route has.
+func orUnnamed(list []string) []string {
 	if len(list) == 0 {
-		return []string{other}
+		return []string{unnamedText}
 	}
 	return list
 }
