@@ -95,8 +95,8 @@ func (s *States) Answer(mode step.Mode, cells []step.Cell, receipt *store.Receip
 	now := s.now() // before the lock, which is then held for a shorter time
 	first := s.shard(&cells[0])
 	several := false
-	for i := range cells[1:] {
-		several = several || s.shard(&cells[1+i]) != first
+	for i := 1; i < len(cells); i++ {
+		several = several || s.shard(&cells[i]) != first
 	}
 	// Most questions lock one shard, once.
 	if several {
