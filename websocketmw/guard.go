@@ -30,8 +30,8 @@ type Guard struct {
 	mu         sync.Mutex
 	sockets    map[*Socket]struct{}
 	handshakes int // that are being checked
-	// The i-th is that of the i-th rule. So are the i-th claim of an admission and the i-th link of a socket, as no rule
-	// has a Skip. The list does not change.
+	// The i-th is that of the i-th rule. So are the i-th claim of an admission and the i-th link of a socket, as no
+	// rule has a Skip. The list does not change.
 	indexes       []index
 	lastNumber    int64 // of a socket
 	stopListening []func()

@@ -22,8 +22,8 @@ var errEnded = fmt.Errorf("headgate: websocketmw: the socket is closed: %w", con
 type Socket struct {
 	// It ends in one of two ways. Either the guard closes it: close sends a Close frame, and 5 seconds later end is
 	// called; in an eviction, releaseAndClose first releases the slots, which end does otherwise. Or the connection is
-	// closed: by the handler, because the handler did not upgrade, or by garbage collection when the handler has dropped
-	// it. All of these call end.
+	// closed: by the handler, because the handler did not upgrade, or by garbage collection when the handler has
+	// dropped it. All of these call end.
 
 	// These are set before the socket is in an index, and do not change.
 	guard    *Guard
@@ -44,8 +44,8 @@ type Socket struct {
 	stop    chan struct{} // closed when the guard begins to close it; nil until somebody waits for that
 	ended   bool
 
-	// Set with mu held: the first two by serve, the conn by hijack. The handler, and who has the conn, come later, and read
-	// them without it.
+	// Set with mu held: the first two by serve, the conn by hijack. The handler, and who has the conn, come later, and
+	// read them without it.
 	requestContext context.Context // has the socket from then on
 	openedAt       time.Time
 	conn           net.Conn // that was hijacked; nil: none

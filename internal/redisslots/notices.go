@@ -143,7 +143,8 @@ func (s *Registry) tell(text string, age time.Duration) {
 	}
 	age += time.Duration(notice.AgeMicros) * time.Microsecond
 	own := s.Incarnations()
-	answers, then := s.listeners.Tell(notice.Name, slots.Heard{Topic: string(notice.Topic), Text: notice.Text, Age: age})
+	heard := slots.Heard{Topic: string(notice.Topic), Text: notice.Text, Age: age}
+	answers, then := s.listeners.Tell(notice.Name, heard)
 	awaited := slices.ContainsFunc(own, func(id string) bool { return slices.Contains(notice.Awaited, id) })
 	// Nobody waits for a reply that says nothing, and a thousand processes would write it.
 	if len(answers) == 0 && !awaited {
