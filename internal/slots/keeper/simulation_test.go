@@ -400,7 +400,7 @@ func (p *machine) acquire(key string, limit, queue int) (h *hold, s *stay) {
 				from = from.Add(-refusedFor)
 			}
 			w.account.refusals = append(w.account.refusals, refusal{key, from, time.Now(), limit, p.name})
-			w.account.missed(time.Now())
+			w.account.missed(key, time.Now())
 		}
 		if queue > 0 && err != nil && full == nil && !errors.Is(err, slots.ErrUnavailable) {
 			w.fault("a wait ended with %v", err)
@@ -470,7 +470,7 @@ func (p *machine) executed(op *Statement, made time.Time) {
 		if p.w.server.scores[op.ID] < 0 {
 			s.to = now.Add(simGhost)
 		} else { // it has no tombstone, or not any more
-			s.unknown, s.seq = op.ID, op.Seq
+			s.unknown, s.seq, s.orphan = op.ID, op.Seq, p.w.kind == "quiet"
 		}
 	}
 }
