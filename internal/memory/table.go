@@ -368,13 +368,14 @@ func (t *table) state(entry *entry) []int64 {
 
 // room returns a state with room for the units of a cell: its own, or a longer one.
 func (t *table) room(entry *entry, state []int64, cell *step.Cell, now int64, anyway bool) []int64 {
-	roomy := cell.Room(state, now, anyway)
-	if len(roomy) == len(state) {
+	length := int(cell.Length(state, now, anyway))
+	if length == len(state) {
 		return state
 	}
-	t.release(entry.words[1])
-	entry.words[1] = t.reserve(entry.hash, len(roomy))
-	copy(t.state(entry), roomy)
+	at := t.reserve(entry.hash, length)
+	step.Grow(t.longState(at), state)
+	t.release(entry.words[1]) // which tells an entry, and that may be this one
+	entry.words[1] = at
 	return t.state(entry)
 }
 

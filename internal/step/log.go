@@ -64,12 +64,13 @@ func (p *Policy) expire(state []int64, now int64) {
 	drop(state, stays)
 }
 
-// grow returns a state whose ring has room for n more units, if they fit or are to be counted anyway. A ring that is
-// too small is at least doubled, as far as the limit needs it.
-func (p *Policy) grow(state []int64, now, n int64, anyway bool) []int64 {
-	size := int64(len(state) - logRing)
+// longer returns the length of a state whose ring has room for n more units, if they fit or are to be counted anyway: its
+// own, or that of a ring that is at least doubled, as far as the limit needs it.
+func (p *Policy) longer(state []int64, now, n int64, anyway bool) int64 {
+	length := int64(len(state))
+	size := length - logRing
 	if state[logCount]+n <= size || size == MaxLog {
-		return state
+		return length
 	}
 	// The ring is full. Perhaps only with what has expired.
 	p.expire(state, now)
@@ -80,16 +81,18 @@ func (p *Policy) grow(state []int64, now, n int64, anyway bool) []int64 {
 		want = min(want, most)
 	}
 	if want <= size || want > most {
-		return state
+		return length
 	}
-	// The entries are copied in their order, so the new ring begins with the oldest.
-	grown := make([]int64, logRing+max(want, min(2*size, p.capacity)))
-	copy(grown, state[:logRing])
-	grown[logFirst] = 0
+	return logRing + max(want, min(2*size, p.capacity))
+}
+
+// Grow copies a state to a longer one. The entries are copied in their order, so the new ring begins with the oldest.
+func Grow(longer, state []int64) {
+	copy(longer, state[:logRing])
+	longer[logFirst] = 0
 	for i := range state[logCount] {
-		grown[logRing+i] = entry(state, i)
+		longer[logRing+i] = entry(state, i)
 	}
-	return grown
 }
 
 // push adds n units to a state of which has expired what has, and in which there is room. If they do not fit they push
@@ -113,7 +116,7 @@ func (p *Policy) push(state []int64, now, n int64) {
 	state[logCount] += added
 }
 
-// takeLog is Take of a log. For units that fit, the ring has room: see grow.
+// takeLog is Take of a log. For units that fit, the ring has room: see longer.
 func (p *Policy) takeLog(state []int64, now, n int64, charge bool, cell *Cell) bool {
 	p.expire(state, now)
 	fits := state[logCount]+n <= p.capacity

@@ -252,10 +252,21 @@ func (p *Policy) Grows() bool { return p.grows }
 
 // Room returns a state of a policy that grows with room for the units, if they may fit or are to be counted anyway.
 func (c *Cell) Room(state []int64, now int64, anyway bool) []int64 {
-	if c.Policy.grows {
-		return c.Policy.grow(state, now, c.Units, anyway || c.Policy.CountDenied)
+	length := c.Length(state, now, anyway)
+	if length == int64(len(state)) {
+		return state
 	}
-	return state
+	longer := make([]int64, length)
+	Grow(longer, state)
+	return longer
+}
+
+// Length returns how long the state of Room is.
+func (c *Cell) Length(state []int64, now int64, anyway bool) int64 {
+	if c.Policy.grows {
+		return c.Policy.longer(state, now, c.Units, anyway || c.Policy.CountDenied)
+	}
+	return int64(len(state))
 }
 
 // Take charges the units if they fit and it should, and reads what is left. It reports whether they fit. A state that
