@@ -91,12 +91,12 @@ func (g *group) refuse(by *policy, source step.Source, units int64, trial bool, 
 	// A refusal on trial is shown with its key, so that people see whom a limit would hit. But it begins no spell and
 	// no record: nobody was refused.
 	if trial {
-		by.trial[source].add(units)
 		by.lastTrial.Store(now.UnixNano())
+		by.trial[source].add(units)
 		return
 	}
-	by.refused[source].add(units)
 	by.lastRefused.Store(now.UnixNano())
+	by.refused[source].add(units)
 	g.extend(now)
 }
 

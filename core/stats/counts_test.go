@@ -13,11 +13,13 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
@@ -436,6 +438,52 @@ func TestStoreThatChanges(t *testing.T) {
 		if strings.Count(log.String(), line) != 1 {
 			t.Errorf("%q is not once in the log:\n%s", line, log.String())
 		}
+	}
+}
+
+// With several servers away, the store is unavailable since the first of them is, until the last is back.
+func TestSeveralServersAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{})
+		o := s.Observer().Backend(nil)
+		start := time.Now()
+		for i, step := range []struct {
+			reason  error
+			away    int64
+			changed time.Duration
+		}{
+			{errors.New("refused"), 1, 0}, {errors.New("reset"), 2, 0}, {nil, 1, 0}, {errors.New("reset"), 2, 0}, {nil, 1, 0},
+			{nil, 0, 5 * time.Second}, {errors.New("refused"), 1, 6 * time.Second},
+		} {
+			o.Changed(step.reason)
+			if x := s.snapshot(false).Store; x.Away != step.away || x.Changed.Sub(start) != step.changed {
+				t.Errorf("%d: %d away, since %v", i, x.Away, x.Changed.Sub(start))
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// A reader that comes while a refusal is counted sees none without a time.
+func TestReadWhileItIsCounted(t *testing.T) {
+	for range 5000 {
+		s := New(Config{})
+		o := s.Observer().Backend(nil)
+		var counted sync.WaitGroup
+		counted.Go(func() {
+			o.Decided(t.Context(), store.DecisionEvent{Limiter: "api", Policy: "p", Source: step.SourceStore, Units: 1})
+		})
+		var refusals []count
+		for len(refusals) == 0 {
+			runtime.Gosched()
+			for _, n := range readGroups(&s.limiters, time.Now(), false) {
+				refusals = n.Counts
+			}
+		}
+		if refusals[0].Last.Unix() == 0 {
+			t.Fatal("a refusal of 1970")
+		}
+		counted.Wait()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/headgate/headgate/internal/step"
@@ -90,7 +91,7 @@ type storeCounts struct {
 	Away      int64     `json:"away"`             // servers that are unavailable now
 	Outages   uint64    `json:"outages"`          // how often one became unavailable
 	Reason    string    `json:"reason"`           // of the latest outage
-	Changed   time.Time `json:"changed,omitzero"` // when the latest outage began or ended
+	Changed   time.Time `json:"changed,omitzero"` // since when a server has been unavailable, or none any more
 	Lost      uint64    `json:"lost"`             // slots that this process held when it was declared dead
 	Restated  uint64    `json:"restated"`         // keys of slots that were stated again
 }
@@ -124,12 +125,13 @@ func (s *Stats) snapshot(keys bool) snapshot {
 		Since: s.start, At: now, Limiters: readGroups(&s.limiters, now, keys), Slots: readGroups(&s.slots, now, keys),
 		Store: storeCounts{
 			Answered: s.answered.read(), Failed: s.failed.read(), Questions: s.questions.Load(),
-			Away: s.away.Load(), Outages: s.outages.Load(), Lost: s.lost.Load(), Restated: s.restated.Load(),
+			Outages: s.outages.Load(), Lost: s.lost.Load(), Restated: s.restated.Load(),
 		},
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n.Store.Reason = s.reason
+	n.Store.Away = s.away
 	n.Store.Changed = s.changed
 	for i, use := range s.memories {
 		name := "memory"
@@ -159,35 +161,37 @@ func readGroups(r *registry[group], now time.Time, keys bool) []groupCounts {
 // read returns the counts of one name.
 func (g *group) read(now time.Time) groupCounts {
 	released := g.released.Load() // first: what is released was granted before, so Held is never below 0
-	// Failed corrections are read before all corrections, and counted after them: so they are never the more.
+	// A part is read before its whole, and counted after it: so it is never the more.
 	n := groupCounts{
-		Name: g.name, Counts: []count{}, GivenBack: g.givenBack.Load(), ChargedLater: g.chargedLater.Load(),
-		Uncovered: g.uncovered.Load(), Unsettled: g.unsettled.Load(), Settled: g.settled.Load(),
+		Name: g.name, Counts: []count{}, Uncovered: g.uncovered.Load(), ChargedLater: g.chargedLater.Load(),
+		GivenBack: g.givenBack.Load(), Unsettled: g.unsettled.Load(), Settled: g.settled.Load(),
 	}
 	n.RefusingSince, n.LastRefused = g.spell.times(now)
 	// What is 0 is left out: most combinations of results and sources never occur.
-	add := func(c count, of *counter) {
+	add := func(c count, of *counter, last *atomic.Int64) {
 		c.Charges, c.Units = of.load()
-		if c.Charges > 0 {
-			n.Counts = append(n.Counts, c)
+		if c.Charges == 0 {
+			return
 		}
+		if last != nil { // read after the count, and written before it: what is counted has a time
+			c.Last = time.Unix(0, last.Load())
+		}
+		n.Counts = append(n.Counts, c)
 	}
-	each := func(c count, of *counters) {
+	each := func(c count, of *counters, last *atomic.Int64) {
 		for i := range of {
 			c.Source = step.Source(i).String()
-			add(c, &of[i])
+			add(c, &of[i], last)
 		}
 	}
 	for _, policy := range g.policies.all() {
-		each(count{Policy: policy.name, Result: admitted}, &policy.admitted)
-		last := time.Unix(0, policy.lastRefused.Load())
-		each(count{Policy: policy.name, Result: refused, Last: last}, &policy.refused)
-		lastTrial := time.Unix(0, policy.lastTrial.Load())
-		each(count{Policy: policy.name, Result: trial, Last: lastTrial}, &policy.trial)
+		each(count{Policy: policy.name, Result: admitted}, &policy.admitted, nil)
+		each(count{Policy: policy.name, Result: refused}, &policy.refused, &policy.lastRefused)
+		each(count{Policy: policy.name, Result: trial}, &policy.trial, &policy.lastTrial)
 	}
-	each(count{Result: withdrawn}, &g.withdrawn)
+	each(count{Result: withdrawn}, &g.withdrawn, nil)
 	for i := range g.errors {
-		add(count{Result: failed, Reason: reasonTexts[i]}, &g.errors[i])
+		add(count{Result: failed, Reason: reasonTexts[i]}, &g.errors[i], nil)
 	}
 	// What this process holds is what it was granted, less what it has released.
 	if g.kind == "slots" {

@@ -68,13 +68,13 @@ type Stats struct {
 	questions        atomic.Uint64 // that these were about
 	lost             atomic.Uint64 // slots
 	restated         atomic.Uint64 // keys of slots
-	away             atomic.Int64  // servers that are unavailable
 	outages          atomic.Uint64
 
 	mu       sync.Mutex
 	memories []func() store.MemoryUse
+	away     int64     // servers that are unavailable
 	reason   string    // of the latest outage
-	changed  time.Time // when a server became unavailable, or available again
+	changed  time.Time // since when some server has been unavailable, or none any more
 }
 
 // New returns a Stats that has counted nothing.
@@ -213,17 +213,21 @@ func (s *Stats) slotsRestated(keys int) {
 // each tell, so one outage may be counted several times.
 func (s *Stats) storeChanged(reason error) {
 	s.mu.Lock()
-	s.changed = time.Now()
-	if reason != nil {
+	if reason == nil {
+		s.away--
+	} else {
+		s.away++
 		s.reason = reason.Error()
+	}
+	// With several servers away it is the first that counts, and the last that is back.
+	if s.away == 0 || s.away == 1 && reason != nil {
+		s.changed = time.Now()
 	}
 	s.mu.Unlock()
 	if reason == nil {
-		s.away.Add(-1)
 		s.log(slog.LevelInfo, "headgate: the store is available again")
 		return
 	}
-	s.away.Add(1)
 	s.outages.Add(1)
 	s.log(slog.LevelWarn, "headgate: the store is unavailable", slog.String("reason", reason.Error()))
 }
