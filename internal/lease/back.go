@@ -29,7 +29,7 @@ func (s *Leases) sweepSoon() bool {
 	defer s.mu.Unlock()
 	if !s.closed && !s.sweepPlanned {
 		s.sweepPlanned = true
-		wait := max(min(time.Duration(s.life)/partsOfLife, maxLifePart), time.Millisecond)
+		wait := max(time.Duration(s.pause()), time.Millisecond)
 		time.AfterFunc(wait, func() {
 			s.start(func() { s.sweep(false) })
 		})
@@ -105,6 +105,19 @@ func (s *Leases) giveBack(cells []step.Cell) {
 	give := func() { s.send(context.Background(), cells) }
 	if len(cells) > 0 && cells[0].Units != 0 && !s.start(give) {
 		go give()
+	}
+}
+
+// yield gives the lease of a charge back after the store has refused another charge of the question, but not more often
+// than a refusal is asked for again: others may have what is missing here, and miss what is here.
+func (s *Leases) yield(charge []step.Cell) {
+	now := s.now()
+	sh := s.lock(charge)
+	defer sh.mu.Unlock()
+	e := sh.entryFor(charge)
+	if e != nil && now.monotonic >= e.yieldEndByMonotonic {
+		e.yieldEndByMonotonic = now.monotonic + s.pause()
+		s.giveBack(e.finish())
 	}
 }
 

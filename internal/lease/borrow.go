@@ -34,9 +34,7 @@ type borrow struct {
 func (s *Leases) newBorrow(e *entry, began, now instant, n int64) *borrow {
 	b := &borrow{leases: s, entry: e, store: s.uncached, n: n, resets: e.resets, decisionStart: began}
 	b.extra = s.extra(e, now, n)
-	// Others may give back what they have leased at any time, so refusals are asked for again. After two lives, all
-	// that others had leased is back, and a refusal that is remembered is as good as another.
-	if e.firstRefusalByMonotonic > 0 && now.monotonic-e.firstRefusalByMonotonic > 2*s.life {
+	if !e.mayComeBack(now, s.life) {
 		b.store = s.next
 	}
 	if b.extra > 0 {
@@ -44,6 +42,12 @@ func (s *Leases) newBorrow(e *entry, began, now instant, n int64) *borrow {
 		e.callDone = b.done
 	}
 	return b
+}
+
+// mayComeBack reports whether others may give back what the store has refused, so that refusals are asked for again.
+// After two lives all that they had leased is back, and a refusal that is remembered is as good as another.
+func (e *entry) mayComeBack(now instant, life int64) bool {
+	return e.firstRefusalByMonotonic == 0 || now.monotonic-e.firstRefusalByMonotonic <= 2*life
 }
 
 // extra returns how many units to lease beside n: what the demand of late takes until the lease ends. Units that are
@@ -247,12 +251,15 @@ func (e *entry) addUnits(units int64, answered []step.Cell, sent instant, life i
 	return back
 }
 
+// pause returns for how long a refusal holds at most, in nanoseconds.
+func (s *Leases) pause() int64 { return min(s.life/partsOfLife, int64(maxLifePart)) }
+
 // refusalSpan returns for how long a refusal holds, in nanoseconds: never into the next part of time, where more may be
 // left. In a sliding window, units expire all the time.
 func (s *Leases) refusalSpan(charge []step.Cell) int64 {
 	// A microsecond less, as the store's instants are rounded down.
 	instant := charge[0].Instant
-	span := min(s.life/partsOfLife, int64(maxLifePart), (partEnd(charge, instant)-instant-1)*1000)
+	span := min(s.pause(), (partEnd(charge, instant)-instant-1)*1000)
 	for i := range charge {
 		policy := charge[i].Policy
 		if policy.Kind == step.SlidingWindow {

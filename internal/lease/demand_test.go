@@ -100,6 +100,47 @@ func (ld load) serve(t testing.TB, leased bool, open func() (next, uncached stor
 	return result{asked.Load(), admitted.Load(), calls.Load()}
 }
 
+// A mindful store remembers refusals until units may fit, as that over Redis does.
+type mindful struct {
+	*link
+
+	mu    sync.Mutex
+	until map[uint64]time.Time // by the policy and the key
+}
+
+func (m *mindful) Ask(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
+	if mode == step.Allow && m.remembers(cells) {
+		return false, nil
+	}
+	allowed, err = m.link.Ask(ctx, mode, cells)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, cell := range cells {
+		if err == nil && cell.Shortfall > 0 {
+			m.until[cell.Policy.ID^cell.Hash] = time.Now().Add(time.Duration(cell.RetryAfter) * time.Microsecond)
+		}
+	}
+	return allowed, err
+}
+
+// remembers answers by what is remembered, if a policy has refused.
+func (m *mindful) remembers(cells []step.Cell) (refused bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range cells {
+		cell := &cells[i]
+		wait := time.Until(m.until[cell.Policy.ID^cell.Hash])
+		cell.Source = step.SourceCache
+		cell.Shortfall = 0
+		if wait > 0 {
+			cell.Shortfall = 1
+			cell.RetryAfter = wait.Microseconds()
+			refused = true
+		}
+	}
+	return refused
+}
+
 // inBubble serves a load without leases and with them, and returns how much of the first the second admits, in percent.
 func (ld load) inBubble(t *testing.T) (share float64, plain, leased result) {
 	t.Helper()
@@ -109,7 +150,7 @@ func (ld load) inBubble(t *testing.T) (share float64, plain, leased result) {
 			*r = ld.serve(t, r == &leased, func() (next, uncached store.Rates, calls *atomic.Int64) {
 				l := newLink(shared)
 				l.slow.Store(int64(*demandTrip / 2))
-				return l, l, &l.calls
+				return &mindful{link: l, until: make(map[uint64]time.Time)}, l, &l.calls
 			})
 		})
 	}
@@ -164,6 +205,27 @@ func TestTwoRules(t *testing.T) {
 			t.Logf("%-16s x%-3v: %6.2f %% of unleased; %.1f calls for 100 decisions", name, factor, share, calls)
 			if share < 98 || calls > 101 || factor == 0.8 && user != bucket && calls > 50 {
 				t.Error("too few are admitted, or too many calls are made")
+			}
+		}
+	}
+}
+
+// One server may have leased what is left of the tenant, and another what is left of the users. With far more demand than
+// units, neither could spend that until the windows end. It comes together, and no refusal is remembered for longer.
+func TestLeasesComeTogether(t *testing.T) {
+	slow := *demandTrip
+	defer func() { *demandTrip = slow }()
+	for _, period := range []time.Duration{time.Second, 10 * time.Second} {
+		for _, clients := range []int{5, 32} {
+			for _, trip := range []time.Duration{500 * time.Microsecond, 2 * time.Millisecond, 5 * time.Millisecond} {
+				*demandTrip = trip
+				rules := []step.Numbers{fixed(2000, period), fixed(600, period)}
+				share, _, leased := load{rules, 10, false, clients, period, 3 * period}.inBubble(t)
+				calls := leased.part(leased.calls)
+				t.Logf("%v, %d clients, %v: %6.2f %% of unleased; %.1f calls for 100 decisions", period, clients, trip, share, calls)
+				if share < 98 || calls > 10 {
+					t.Error("too few are admitted, or too many calls are made")
+				}
 			}
 		}
 	}

@@ -112,6 +112,7 @@ type entry struct {
 	refusedUnits            int64
 	refusalEndByMonotonic   int64
 	firstRefusalByMonotonic int64 // since the store last admitted something; 0: none
+	yieldEndByMonotonic     int64 // until then its lease is not yielded again
 
 	callDone chan struct{} // closed when the call has ended that leases units; nil: there is none
 	resets   int           // what was charged before the last of them may be forgotten

@@ -1,10 +1,13 @@
 package lease
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/headgate/headgate/internal/step"
+	"github.com/headgate/headgate/internal/store"
 )
 
 // askForOthers answers the charges of a question here, as far as that is possible, and asks the store for the others.
@@ -28,23 +31,52 @@ func (s *Leases) askForOthers(
 	if len(asked) == 0 {
 		return true, nil, nil
 	}
-	allowed, err = s.next.Ask(ctx, mode, asked)
+	next := s.next
+	if mode == step.Allow {
+		next = s.storeFor(asked)
+	}
+	allowed, err = next.Ask(ctx, mode, asked)
 	for i, index := range indexes {
 		cells[index] = asked[i]
 	}
 	return allowed, asked, err
 }
 
+// storeFor returns whom to ask about several charges: the same as a borrow does, if one of them is busy. While a refusal
+// holds, it is not asked for again.
+func (s *Leases) storeFor(cells []step.Cell) store.Rates {
+	now := s.now()
+	next := s.next
+	for i := 0; i < len(cells); i += len(firstCharge(cells[i:])) {
+		sh := s.lock(cells[i:])
+		e := sh.entryFor(firstCharge(cells[i:]))
+		remembered := e != nil && (now.monotonic < e.refusalEndByMonotonic || !e.mayComeBack(now, s.life))
+		sh.mu.Unlock()
+		switch {
+		case remembered:
+			return s.next
+		case e != nil:
+			next = s.uncached
+		}
+	}
+	return next
+}
+
 // together decides about several charges. It spends what leases have, and asks the store for the others in one
-// question. If that is refused, it gives back what it spent. It waits for no call of others. A peek spends nothing.
+// question. If that is refused, what it spent goes back to the leases, and these yield to other processes. It waits for
+// no call of others. A peek spends nothing.
 func (s *Leases) together(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	var spent [][]step.Cell
-	defer func() { // also if an observer panics: then it is not allowed
+	refused := false // by the store, and not by what is remembered
+	defer func() {   // also if an observer panics: then it is not allowed
 		for _, charge := range spent {
 			n := charge[0].Units
 			if !allowed && !s.restore(charge, n) {
 				s.giveBack(withUnits(charge, -n))
 			}
+		}
+		for i := 0; refused && i < len(cells); i += len(firstCharge(cells[i:])) {
+			s.yield(firstCharge(cells[i:]))
 		}
 	}()
 	sent := s.now()
@@ -58,6 +90,7 @@ func (s *Leases) together(ctx context.Context, mode step.Mode, cells []step.Cell
 	if err != nil || mode == step.Peek || !leasable(cells) {
 		return answer && err == nil, err
 	}
+	refused = !answer && asked[0].Source == step.SourceStore
 	// Only if all that were asked for are busy does leasing them save the next call. Each notes the answer.
 	busy := true
 	for i := 0; i < len(asked); i += len(firstCharge(asked[i:])) {
@@ -80,12 +113,20 @@ func (s *Leases) isBusy(charge []step.Cell, allowed bool, sent instant) bool {
 		return false
 	}
 	e.demand.add(now.monotonic, s.life, charge[0].Units)
-	// All charges wait, also those that would have fitted: the same question would be refused again.
-	if !allowed {
-		e.refusalEndByMonotonic = now.monotonic + s.refusalSpan(charge)
-		e.refusedUnits = -1 // of no other question
+	if charge[0].Source != step.SourceStore { // a refusal that is remembered, or the store is away
+		return false
 	}
-	if now.monotonic < e.refusalEndByMonotonic || charge[0].Source != step.SourceStore {
+	// Only those wait that were refused. The others may fit with another key.
+	if !allowed {
+		if slices.ContainsFunc(charge, func(cell step.Cell) bool { return cell.Shortfall > 0 }) {
+			e.refusalEndByMonotonic = now.monotonic + s.refusalSpan(charge)
+			e.refusedUnits = -1 // of no other question
+			e.firstRefusalByMonotonic = cmp.Or(e.firstRefusalByMonotonic, now.monotonic)
+		}
+		return false
+	}
+	e.firstRefusalByMonotonic = 0
+	if now.monotonic < e.refusalEndByMonotonic {
 		return false
 	}
 	e.learn(charge, now, sent)

@@ -60,7 +60,7 @@ func measure(ctx context.Context, t *testing.T, name string, speed float64, only
 	if err != nil {
 		return err
 	}
-	addr, stop, err := startRedis(ctx)
+	url, stop, err := startRedis(ctx)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func measure(ctx context.Context, t *testing.T, name string, speed float64, only
 	s := newStudy(trace, speed)
 	fmt.Println(s.describe(filepath.Base(name)))
 	fmt.Println(header)
-	for _, r := range s.runs(addr) {
+	for _, r := range s.runs(url) {
 		if !strings.Contains(r.name(), only) {
 			continue
 		}
@@ -85,13 +85,13 @@ func measure(ctx context.Context, t *testing.T, name string, speed float64, only
 	return nil
 }
 
-// startRedis starts redis-server at a socket of its own. It keeps nothing on disk.
-func startRedis(ctx context.Context) (addr string, stop func() error, err error) {
+// startRedis starts redis-server at a socket of its own, and returns its URL. It keeps nothing on disk.
+func startRedis(ctx context.Context) (url string, stop func() error, err error) {
 	dir, err := os.MkdirTemp("", "headgate-tokens-")
 	if err != nil {
 		return "", nil, err
 	}
-	addr = filepath.Join(dir, "redis")
+	addr := filepath.Join(dir, "redis")
 	cmd := exec.CommandContext(ctx, "redis-server", "--port", "0", "--unixsocket", addr, "--dir", dir, "--save", "")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -106,7 +106,7 @@ func startRedis(ctx context.Context) (addr string, stop func() error, err error)
 	defer func() { _ = client.Close() }()
 	for range 200 {
 		if err = client.Ping(ctx).Err(); err == nil {
-			return addr, stop, nil
+			return "unix://" + addr, stop, nil
 		}
 		<-time.After(25 * time.Millisecond)
 	}

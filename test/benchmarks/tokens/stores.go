@@ -29,7 +29,7 @@ func inMemory(context.Context) (servers, error) {
 }
 
 // overRedis returns four servers that share a Redis, with leases or without.
-func overRedis(ctx context.Context, addr string, leases bool) (s servers, err error) {
+func overRedis(ctx context.Context, url string, leases bool) (s servers, err error) {
 	var closers []func() error
 	s.calls = new(atomic.Int64)
 	s.close = func() (err error) {
@@ -43,7 +43,7 @@ func overRedis(ctx context.Context, addr string, leases bool) (s servers, err er
 		c.Lease = time.Second
 	}
 	for range 4 {
-		store, err := redisstore.Open("redis://"+addr, c)
+		store, err := redisstore.Open(url, c)
 		if err != nil {
 			return s, errors.Join(err, s.close())
 		}
