@@ -130,9 +130,13 @@ func (e *entry) behind(w *waiter) bool {
 
 // refuseIfFilled refuses those who are ready though this process alone holds as many slots as they may.
 func (k *Keeper) refuseIfFilled(entry *entry) {
+	isFilled := func(w *waiter) bool { return w.stage == fresh && entry.fills(w.Most()) }
+	if !slices.ContainsFunc(entry.waiters, isFilled) { // mostly, and then nothing is copied
+		return
+	}
 	// A refusal takes its waiter out of the list, or leaves it there as one that stands in line.
 	for _, w := range slices.Clone(entry.waiters) {
-		if w.stage == fresh && entry.fills(w.Most()) {
+		if isFilled(w) {
 			k.refuse(w, w.Limit, step.SourceCache)
 		}
 	}
