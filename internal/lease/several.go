@@ -42,8 +42,8 @@ func (s *Leases) askForOthers(
 	return allowed, asked, err
 }
 
-// storeFor returns whom to ask about several charges: the same as a borrow does, if one of them is busy. While a refusal
-// holds, it is not asked for again.
+// storeFor returns whom to ask about several charges: as a borrow does, if one of them is busy. While a refusal holds,
+// it is not asked for again.
 func (s *Leases) storeFor(cells []step.Cell) store.Rates {
 	now := s.now()
 	next := s.next

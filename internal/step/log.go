@@ -64,8 +64,8 @@ func (p *Policy) expire(state []int64, now int64) {
 	drop(state, stays)
 }
 
-// longer returns the length of a state whose ring has room for n more units, if they fit or are to be counted anyway: its
-// own, or that of a ring that is at least doubled, as far as the limit needs it.
+// longer returns the length of a state whose ring has room for n more units, if they fit or are to be counted anyway:
+// its own, or that of a ring that is at least doubled, as far as the limit needs it.
 func (p *Policy) longer(state []int64, now, n int64, anyway bool) int64 {
 	length := int64(len(state))
 	size := length - logRing
