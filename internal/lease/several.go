@@ -68,7 +68,8 @@ func (s *Leases) storeFor(cells []step.Cell) store.Rates {
 func (s *Leases) together(ctx context.Context, mode step.Mode, cells []step.Cell) (allowed bool, err error) {
 	var spent [][]step.Cell
 	refused := false // by the store, and not by what is remembered
-	defer func() {   // also if an observer panics: then it is not allowed
+	// Also if an observer panics: then it is not allowed.
+	defer func() {
 		for _, charge := range spent {
 			n := charge[0].Units
 			if !allowed && !s.restore(charge, n) {

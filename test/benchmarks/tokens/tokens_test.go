@@ -2,13 +2,13 @@ package main
 
 import (
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/headgate/headgate/core"
+	"github.com/headgate/headgate/internal/redistest"
 )
 
 const example = "testdata/trace.csv" // made up
@@ -127,9 +127,7 @@ func TestRuns(t *testing.T) {
 		t.Errorf("above the limit, by ways: %v", over)
 	}
 
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip(err)
-	}
+	redistest.Start(t) // which says what to install
 	url, stop, err := startRedis(t.Context())
 	if err != nil {
 		t.Fatal(err)
